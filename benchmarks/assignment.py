@@ -14,10 +14,10 @@ from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
 from os_acc import exception
-from os_acc.objects.selection import Allocations, GroupAllocation
-from os_acc.scheduling import extra_specs, selected_rp
+from os_acc.objects.request_group import Allocations, GroupAllocation
+from os_acc.scheduling import allocation_candidates, extra_specs
 from os_acc.scheduling.matching import match_groups
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 
 NAME = "assignment"
 _FLOOR = "reading flavor and allocations"
@@ -76,7 +76,7 @@ def _request(
             }
         },
         dict.fromkeys(uuids[:ours], _GPU),
-        TraitView(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
+        TraitView(own={uuid: known[uuid] for uuid in uuids[:ours]}, published=known),
         refused,
     )
 
@@ -168,7 +168,7 @@ def _row(plan: Plan, case: str, providers: int, request: Request) -> Row:
 
 
 def _read(request: Request) -> tuple[Any, Allocations]:
-    selection = selected_rp.parse(request.selected)
+    selection = allocation_candidates.parse_selected_rp(request.selected)
     assert isinstance(selection, Allocations)
     return extra_specs.parse(request.specs), selection
 

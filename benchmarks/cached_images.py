@@ -17,11 +17,10 @@ from benchmarks import leased, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
-from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.cache_files import CachedImage
+from os_acc.bitstreams.cache import Cache, CachedImage
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import Locks
 from os_acc.testing import HostSpec, hosts
 from tests.stress.simulated_host import simulated_host
@@ -99,9 +98,7 @@ class _Shelf:
         self._place.mkdir()
         self._names = _fill(self._place, images)
         self._oldest = self._place / self._names[0]
-        self._cache = Cache(
-            str(self._place), images * _BYTES, Locks(str(place / "locks"))
-        )
+        self._cache = Cache(str(self._place), images * _BYTES, Locks(str(place)))
         self._file = place / "images" / "next"
         self._file.parent.mkdir()
         self._content = _content(images)

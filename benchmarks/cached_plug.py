@@ -19,8 +19,8 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Aim, Row
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.testing import HostSpec, TestHost, bitstreams, hosts
-from os_acc.testing.privileged import privileged_by
+from os_acc.testing import HostSpec, TestHost, hosts, image_directory
+from os_acc.testing.helper import privileged_by
 from os_acc.testing.writes import WriteOutcome
 from tests.stress.simulated_host import request, simulated_host
 
@@ -76,7 +76,7 @@ def _fill(bench: TestHost, size: int) -> None:
         made = random.Random(number)
         rest = b"".join(made.randbytes(_MIB) for _ in range(size))
         payload = uuid.UUID(function).bytes + rest[16:]
-        content = bitstreams.gbs(hosts.DFL_INTERFACE, function, payload)
+        content = image_directory.gbs(hosts.DFL_INTERFACE, function, payload)
         properties = {"id": function, "accel:function_id": function}
         bench.images.put(function, content, **properties)
 

@@ -13,7 +13,7 @@ import shlex
 import sys
 
 from os_acc.testing import FakeKernel, helper
-from os_acc.testing.dfl_specs import function_of
+from os_acc.testing.dfl import function_of
 
 _PIECE = 2**20
 _HEAD = 16

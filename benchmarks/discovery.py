@@ -14,12 +14,12 @@ from benchmarks import host, measure, record
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.reads import Kind, Reads
 from benchmarks.rows import Aim, Count, Row
-from os_acc import plugins
 from os_acc.host import pci
-from os_acc.host.view import Host
-from os_acc.inventory import discovery, evidence
+from os_acc.host.pci import Host
+from os_acc.inventory import discovery
 from os_acc.objects import device_spec
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
+from os_acc.plugins import loader
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"
@@ -54,14 +54,15 @@ def scanning(root: str, size: int) -> measure.Work[Host]:
 
 
 def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
-    rules = evidence.OperatorRules(
+    rules = device_spec.OperatorRules(
         named=device_spec.parse((EVERYTHING,)),
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
-        nova_mdev_addresses=(),
+        nova_mdev_parents=frozenset(),
+        nova_virtual_parents=frozenset(),
         nova_mdev_types=frozenset(),
     )
-    loaded = plugins.load(cfg.ConfigOpts(), root, ())
+    loaded = loader.load(cfg.ConfigOpts(), root, ())
 
     def check(found: discovery.Inventory) -> None:
         offered = sum(len(each.device.handles) for each in found.providers.values())

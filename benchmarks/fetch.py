@@ -19,9 +19,9 @@ from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Aim, Count, Row
 from os_acc.bitstreams import library
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.store.locks import Locks
-from os_acc.testing import bitstreams
+from os_acc.testing import image_directory
 from tests.functional.openstack.cloud import Cloud
 
 NAME = "fetch"
@@ -49,7 +49,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
     size = _size(plan)
     uploaded = cloud.upload(_bitstream(size))
     state = cloud.home / "state"
-    images = library.build(cloud.conf(), str(state), Locks(f"{state}/locks"))
+    images = library.build(cloud.conf(), str(state), Locks(str(state)))
     image = images.about(uploaded, _deadline())
     cache = state / "bitstreams"
 
@@ -92,7 +92,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
 def _bitstream(size: int) -> bytes:
     made = random.Random(size)
     payload = b"".join(made.randbytes(_MIB) for _ in range(size))
-    return bitstreams.gbs(_REGION, _FUNCTION, payload)
+    return image_directory.gbs(_REGION, _FUNCTION, payload)
 
 
 def _bare(session: requests.Session, url: str, file: Path) -> str:

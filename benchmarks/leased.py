@@ -17,7 +17,7 @@ from os_acc.attach.manager import Manager
 from os_acc.host import pci
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import TestHost, drivers, privileged, sriov
+from os_acc.testing import TestHost, drivers, helper, pci_attributes
 from os_acc.testing.tree import Tree
 from tests.stress.simulated_host import simulated_host
 
@@ -34,7 +34,7 @@ def bench(directory: str, functions: int) -> TestHost:
 @contextlib.contextmanager
 def privileged_here(bench: TestHost) -> Iterator[Manager]:
     """Yield a manager whose privileged steps run in this process."""
-    with privileged.privileged_here(), bench.installed():
+    with helper.privileged_here(), bench.installed():
         yield bench.start()
 
 
@@ -77,7 +77,7 @@ def _bind(root: str, addresses: Sequence[str]) -> None:
             drivers.set_override(tree, address, f"{drivers.VFIO}\n")
             bound = drivers.bound(tree, address)
             if bound is not None:
-                sriov.unbind(tree, address, bound)
+                pci_attributes.unbind(tree, address, bound)
             drivers.probe(tree, address)
 
 

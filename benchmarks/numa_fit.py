@@ -16,7 +16,7 @@ from benchmarks import measure
 from benchmarks.numa_cases import CASES
 from benchmarks.plan import Benchmark, Incomplete, Plan
 from benchmarks.rows import Count, Row
-from os_acc.numa.fit.search import Fit, fit_to_host
+from os_acc.numa.fit import Fit, fit_to_host
 
 NAME = "numa-fit"
 #: Seconds after which Nova's answer is cut off; its import may take longer.

@@ -25,7 +25,7 @@ from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import Publisher, SyncResult
 from tests.functional.openstack.cloud import Cloud, read
 from tests.functional.openstack.placement import Placement
-from tests.unit.placement.capacity_examples import Ledger
+from tests.unit.placement.capacity_examples import RecordedNames
 
 _CLASS = "CUSTOM_ACCELERATOR_GPU"
 _TRAITS = frozenset({"CUSTOM_PCI_10DE_2235", "CUSTOM_FAST"})
@@ -70,13 +70,13 @@ class _Host:
     """A compute node, its devices, and the service that publishes them."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, devices: int) -> None:
-        self._ledger = Ledger()
+        self._record = RecordedNames()
         self._publisher = Publisher(conf, name)
         self._wanted = [_capacity(name, number) for number in range(devices)]
 
     def publish(self) -> SyncResult:
         return self._publisher.sync(
-            self._wanted, self._ledger, time.monotonic() + _SECONDS
+            self._wanted, self._record, time.monotonic() + _SECONDS
         )
 
     def change_one(self) -> None:

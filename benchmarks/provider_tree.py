@@ -13,7 +13,7 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Count, Row
 from os_acc.attach.manager import Manager
 from os_acc.placement import provider_tree as called
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 
 NAME = "provider-tree"
 FIRST, AGAIN = "into an empty tree", "into a tree that has it all"

@@ -13,7 +13,7 @@ from benchmarks import delays, documentation, rows, slow_helper
 from benchmarks.plan import Plan, scratch
 from os_acc import privsep
 from os_acc.testing import HostSpec, TestHost
-from os_acc.testing.privileged import privileged_by
+from os_acc.testing.helper import privileged_by
 from tests.stress.simulated_host import simulated_host
 
 _SECONDS = "seconds.json"

@@ -10,7 +10,7 @@ import os
 import pyudev
 
 from benchmarks import measure
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects.pci import PciFunction
 
 

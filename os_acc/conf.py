@@ -16,7 +16,7 @@ from typing import Any, Self
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.shared_options import STATE_PATH
+from os_acc.bitstreams.options import STATE_PATH
 from os_acc.objects.numa import NUMAPolicy
 
 GROUP = cfg.OptGroup(
@@ -344,12 +344,12 @@ def list_opts(
     """
     from oslo_privsep import priv_context
 
-    from os_acc import plugins
+    from os_acc.bitstreams import glance
     from os_acc.bitstreams import options as bitstreams
-    from os_acc.bitstreams.glance import source as glance
     from os_acc.numa import network_options
-    from os_acc.placement import options as placement
-    from os_acc.profiles import cyborg, flavors
+    from os_acc.placement import client as placement
+    from os_acc.plugins import loader
+    from os_acc.profiles import flavors, sources
     from os_acc.profiles import options as profiles
 
     return [
@@ -360,10 +360,10 @@ def list_opts(
         (glance.GROUP, glance.SERVICE.list_opts()),
         (placement.GROUP, placement.list_opts()),
         (profiles.GROUP, list(profiles.OPTIONS)),
-        (profiles.CYBORG, cyborg.SERVICE.list_opts()),
+        (profiles.CYBORG, sources.SERVICE.list_opts()),
         (profiles.NOVA, flavors.SERVICE.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
-        *plugins.list_opts(enabled),
+        *loader.list_opts(enabled),
         *network_options.list_opts(),
     ]
 

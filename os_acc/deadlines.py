@@ -9,15 +9,10 @@ the result.
 
 Python can terminate neither a thread nor a system call. A call that may hang (a
 plugin, a read of sysfs behind a lock held by a stuck write) runs in a daemon
-thread: its caller waits until its own deadline, and the process can exit.
-:mod:`concurrent.futures` has no daemon threads: the interpreter joins its
-threads at exit and starts no work after that. :class:`threading.Thread` is
-unsuitable as well: its ``start()`` waits without a timeout for the new thread,
-and a thread that runs out of memory ends before it signals its start.
-:func:`start` is the only function that starts threads.
-
-A forked child has none of these threads: :func:`reset_after_fork` registers
-objects that must be reset there.
+thread of :func:`start`: its caller waits until its own deadline, and the process can
+exit. :mod:`concurrent.futures` has no daemon threads. The ``start()`` of
+:class:`threading.Thread` waits without a timeout for the new thread, which ends
+before it signals its start if it runs out of memory.
 """
 
 from __future__ import annotations
@@ -195,8 +190,10 @@ def side_by_side(
     item is then started, but running ones are awaited, because the caller's lock
     covers them. Each action must therefore be bounded in time.
     """
-    if len(items) < 2:
-        return [action(item) for item in items]
+    if not items:
+        return []
+    if len(items) == 1:
+        return [action(items[0])]
     answers: list[futures.Future[_T]] = [futures.Future() for _ in items]
     waiting = collections.deque(zip(answers, items, strict=True))
 

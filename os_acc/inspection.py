@@ -9,12 +9,14 @@ import functools
 
 from oslo_config import cfg
 
-from os_acc import conf, plugins
+from os_acc import conf
 from os_acc.inventory import discovery, health_steps
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
-from os_acc.store import readonly
+from os_acc.objects.device_spec import OperatorRules
+from os_acc.objects.pci import function_named
+from os_acc.plugins import loader
+from os_acc.store import snapshot
 
 #: Seconds that a transaction waits for other processes.
 STORE_SECONDS = 10.0
@@ -25,8 +27,8 @@ class HostInspection:
     """The inventory, the store and the plugins, read without any change."""
 
     inventory: discovery.Inventory
-    recorded: readonly.StoreSnapshot
-    plugins: plugins.Plugins
+    recorded: snapshot.StoreSnapshot
+    plugins: loader.Plugins
 
 
 def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
@@ -35,8 +37,8 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     :raises OsAccError: the options, the store or the host cannot be read.
     """
     settings = conf.Settings.load(config)
-    recorded = readonly.read(settings.state_path)
-    loaded = plugins.load(config, root, settings.enabled_plugins)
+    recorded = snapshot.read(settings.state_path)
+    loaded = loader.load(config, root, settings.enabled_plugins)
     named = rules(settings, unmanaged=True)
     scan = functools.partial(
         discovery.discover, root, named, loaded, settings.node_name, recorded
@@ -55,11 +57,13 @@ def rules(settings: conf.Settings, unmanaged: bool) -> OperatorRules:
     :param unmanaged: see :func:`os_acc.initialize`.
     :raises InvalidConfiguration: an entry of ``device_spec`` is invalid.
     """
+    addresses = settings.nova_mdev_addresses
     return OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
-        nova_mdev_addresses=tuple(settings.nova_mdev_addresses),
+        nova_mdev_addresses=frozenset(addresses),
+        nova_mdev_parents=frozenset(filter(None, map(function_named, addresses))),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
         unmanaged=unmanaged,

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import conf, deadlines, exception, inspection, plugins
+from os_acc import conf, deadlines, exception, inspection
 from os_acc.attach import (
+    Services,
     external_events,
     lifecycle,
     manager,
     programming,
+    recovery,
     region_operations,
-    release_retries,
     serialize,
 )
-from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
@@ -35,9 +35,9 @@ from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
-from os_acc.profiles.lookup import ProfileLookup
-from os_acc.store import node_name as recorded_name
-from os_acc.store import readonly
+from os_acc.plugins import loader
+from os_acc.profiles.expansion import ProfileLookup
+from os_acc.store import snapshot, state_files
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 
@@ -94,7 +94,6 @@ class _Service:
         self.monitor = self._watch(ready)
 
     def _watch(self, ready: manager.Manager) -> monitor.HostMonitor | None:
-        """Keep the inventory current; see :mod:`os_acc.inventory.monitor`."""
         if ready.root != "/":
             # The kernel reports events of the real devices only.
             return None
@@ -217,7 +216,7 @@ def initialize(
     if ready is None or reset:
         where = root or default_root
         ready = _initialize(title, reset, config, where, owner, unmanaged)
-    recorded_name.record(
+    state_files.record_node_name(
         ready.settings.state_path, None if node_name is None else title
     )
     if node_name is None:
@@ -229,7 +228,7 @@ def initialize(
 
 def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
     """See :func:`os_acc.recorded`."""
-    found = readonly.read(conf.state_path(checked_config(config)))
+    found = snapshot.read(conf.state_path(checked_config(config)))
     if found.damaged_claims:
         LOG.warning(
             "damaged records of leases claim %s: their instances are unknown",
@@ -281,11 +280,7 @@ def _initialize(
 
 
 def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
-    """Publish the devices and traits; repeat while the cause of a failure can pass.
-
-    :raises InitializeTimeout: it has not passed by the deadline.
-    :raises OsAccError: any other failure; see :func:`os_acc.sync_placement`.
-    """
+    """Publish the devices and traits; repeat while the cause of a failure can pass."""
     pause = _FIRST_PAUSE
     while (error := _unpublished(ready, deadline)) is not None:
         if time.monotonic() + pause >= deadline:
@@ -301,10 +296,7 @@ def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
 def _unpublished(
     ready: manager.Manager, deadline: float
 ) -> exception.OsAccError | None:
-    """Publish once; return the error of a failure that can pass.
-
-    :raises OsAccError: the failure cannot pass, or Placement refuses a change.
-    """
+    """Publish once; return the error of a failure that can pass."""
     try:
         refused = [each.error for each in ready.publish(deadline).refused]
     except exception.OsAccError as error:
@@ -353,9 +345,9 @@ def _build(
     """
     rules = inspection.rules(settings, unmanaged)
     networks = _networks(config, root, owner)
-    loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
+    loaded = loader.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, inspection.STORE_SECONDS, deadline=deadline)
-    locks = Locks.below(settings.state_path)
+    locks = Locks(settings.state_path)
     helper = client.Helper(
         settings.write_timeout, settings.helper_start_timeout, settings.node_name
     )
@@ -370,7 +362,8 @@ def _build(
         *(service.rejections, service.health, reconciler),
     )
     life = lifecycle.Lifecycle(services, programmer, offered.offered)
-    life.replay(_part(deadline, _REPLAY_SHARE))
+    recover = recovery.Recovery(services, life, offered)
+    recover.replay(_part(deadline, _REPLAY_SHARE))
     # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
     vfs = sriov.VfMaker(root, rules, store, locks, helper)
@@ -393,14 +386,8 @@ def _build(
         ProfileLookup(config),
         new_publisher(config, settings),
         regions,
-        release_retries.Retrier(
-            life,
-            offered,
-            regions,
-            settings.release_retry_interval,
-            settings.write_timeout,
-            settings.plug_timeout,
-        ),
+        recover,
+        recovery.Retrier(recover, life, offered, regions, settings),
         external_events.NovaEvents(config),
         networks,
         vfs,
@@ -422,10 +409,6 @@ def _networks(
 
     Nova's service does not start with invalid options. The command reads them for a
     guest with networks only: it has to give devices back in any case.
-
-    :raises InvalidConfiguration: a value is invalid; see
-        :class:`.NetworkAffinity`.
-    :raises HostStepFailed: networks have nodes, and the host's cannot be read.
     """
     if owner is Owner.COMMAND:
         return lambda: NetworkAffinity.load(config)

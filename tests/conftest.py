@@ -2,6 +2,7 @@
 
 """Plugins and settings of every lane of tests."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def pytest_configure() -> None:
         CHECKOUT / "os_acc"
     ):
         raise pytest.UsageError(f"not the installed os_acc: {package}")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that pytest has collected from garbage collections.
+
+    In a forked child, a garbage collection would copy all of it.
+    """
+    gc.freeze()

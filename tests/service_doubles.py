@@ -23,19 +23,19 @@ from oslo_config import cfg
 
 from os_acc.attach import external_events
 from os_acc.attach.external_events import NovaEvents
-from os_acc.bitstreams.glance import source as glance
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams import glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
     RequestBinding,
     RequestState,
 )
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.placement.client import Client
-from os_acc.profiles import cyborg, flavors
-from os_acc.profiles.cyborg import Cyborg
+from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors
-from os_acc.rest.service import Service
+from os_acc.profiles.sources import Cyborg
+from os_acc.rest.client import Service
 from tests.unit import keystone_double
 from tests.unit.placement.placement_double import NODE, Double, Provider
 from tests.unit.placement.publishing import ONE, TWO
@@ -74,7 +74,7 @@ class Cloud:
             each.group.name: _conf(each)
             for each in (
                 *(glance.SERVICE, placement.SERVICE),
-                *(cyborg.SERVICE, flavors.SERVICE),
+                *(sources.SERVICE, flavors.SERVICE),
             )
         }
 
@@ -216,10 +216,12 @@ CALLS: Final[dict[str, Callable[[Cloud], Any]]] = {
     "images": lambda cloud: list(
         Glance(cloud.conf(glance.SERVICE)).images({"tag": "FPGA"}, _soon())
     ),
-    "profile": lambda cloud: Cyborg(cloud.conf(cyborg.SERVICE)).profile(
+    "profile": lambda cloud: Cyborg(cloud.conf(sources.SERVICE)).profile(
         "other", _soon()
     ),
-    "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).checked(_soon())),
+    "profiles": lambda cloud: list(
+        Cyborg(cloud.conf(sources.SERVICE)).checked(_soon())
+    ),
     "flavor": lambda cloud: Flavors(cloud.conf(flavors.SERVICE)).apply(
         "m7", {"trait_a_1:CUSTOM_C": "required"}, "_a_", _soon()
     ),

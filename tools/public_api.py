@@ -137,7 +137,7 @@ def options() -> Iterator[tuple[str, str]]:
 
 def commands() -> Iterator[tuple[str, str]]:
     """Yield the commands with their options, and the other entry points."""
-    from os_acc.cmd.app import OsAcc
+    from os_acc.cmd.main import OsAcc
 
     config = configparser.ConfigParser(strict=False)
     config.optionxform = str  # type: ignore[assignment,method-assign]

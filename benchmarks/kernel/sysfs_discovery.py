@@ -12,7 +12,7 @@ from benchmarks.kernel.devices import MANY_VFS
 from benchmarks.measure import Work
 from benchmarks.rows import Aim, Row
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from tests.functional.kernel import sysfs
 
 NAME, PYUDEV = "real-discovery", "real-pyudev"

@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning, rebuild, swap
-from os_acc.attach.services import Services
+from os_acc.attach import Services, lifecycle, planning, rebuild, swap
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
-from os_acc.numa.affinity import allows
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import Policies, allows
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import Affinity
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import (
+from os_acc.objects.request_group import (
     Allocations,
+    FlavorRequest,
     GroupAllocation,
     Selection,
     fingerprint,
@@ -33,7 +31,7 @@ LOG = log.getLogger(__name__)
 
 
 class Confirmer:
-    """Settle and confirm the leases of a consumer; the caller holds its lock."""
+    """Confirm the leases of a consumer; the caller holds its lock."""
 
     def __init__(
         self,
@@ -50,38 +48,16 @@ class Confirmer:
         self._swapper = swapper
         self._rebuilder = rebuilder
 
-    def settled(
-        self, consumer: str, leases: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Settle a consumer's unfinished leases; return those that it holds.
-
-        :param leases: of the consumer, as recorded.
-        They are in the order of their groups, as a new plug returns them.
-
-        :raises OsAccError: an unfinished lease cannot be released now.
-        """
-        if any(lease.is_unfinished for lease in leases):
-            released = self._life.settle(consumer, deadline)
-            # A failed plug recounts the leases anyway.
-            for lease, error in released.failed:
-                # A guest does not wait for a device that was replaced.
-                if not lease.is_spare:
-                    raise error
-            failed = bool(released.failed)
-            both = (*leases, *released.done)
-            self._catalog.count_released(both, failed, deadline)
-            leases = self._store.until(deadline).leases(consumer)
-        held = (lease for lease in leases if lease.state is LeaseState.HELD)
-        return tuple(sorted(held, key=lambda each: each.group))
-
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
     ) -> bool:
         """Return whether leases serve a request; False if that needs a scan."""
+        requests = {lease.request for lease in held}
         try:
             allocations = self._as_recorded(held, request, selection)
-            digests = fingerprint(allocations), fingerprint(allocations, found=True)
-            if all(lease.request in digests for lease in held):
+            if requests == {fingerprint(allocations)}:
+                return True
+            if requests == {fingerprint(allocations, found=True)}:
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
@@ -91,8 +67,7 @@ class Confirmer:
         except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
             LOG.debug("cannot match leases before a scan of the host: %s", error)
             return False
-        digest = fingerprint(allocations, found=True)
-        return all(lease.request == digest for lease in held)
+        return requests == {fingerprint(allocations, found=True)}
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -234,15 +209,11 @@ def log_remote(leases: Sequence[Lease]) -> None:
 
 
 def _is_allowed(lease: Lease) -> bool:
-    """Return whether a device has the affinity that its policy requires."""
     return lease.affinity is None or allows(lease.policies.effective, lease.affinity)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:
-    """Check that no lease of a request is missing.
-
-    :raises NotFound: the record of one lease is damaged, or the lease released.
-    """
+    """Check that no lease of a request is missing."""
     for lease in held:
         if lease.request_size not in (0, len(held)):
             raise exception.NotFound(

@@ -12,12 +12,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import erasure, own_drivers, plugin_steps, verification
-from os_acc.attach.services import Services
+from os_acc.attach import Services, device_state, erasure, plugin_steps, verification
 from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.lease import Action, Lease, LeaseState, latest
-from os_acc.objects.mdev import MdevSlot, MdevType
+from os_acc.objects.mdev import MdevType
 
 LOG = log.getLogger(__name__)
 
@@ -26,10 +25,10 @@ class Devices:
     """Change the host for leases; the caller holds the consumers' locks."""
 
     def __init__(self, services: Services, eraser: erasure.Eraser) -> None:
-        self._root, self._state_path = services.root, services.state_path
+        self._services = services
+        self._root = services.root
         self._store = services.store
         self._helper = services.helper
-        self._plugins = services.plugins
         self._eraser = eraser
 
     def prepare(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
@@ -44,7 +43,7 @@ class Devices:
             if each.is_the_guests
             and (each.programming or each.state is not LeaseState.PREPARING)
         ]
-        own_drivers.check_free(self._root, self._helper, again, deadline)
+        verification.check_free(self._root, self._helper, again, deadline)
         # 4. Call the plugins. Undo: their ``release``.
         prepared = deadlines.side_by_side(
             leases, lambda each: self._prepare(each, deadline)
@@ -56,7 +55,9 @@ class Devices:
         slots = [each for each in guests if each.slot is not None]
         taken = (
             *self._take([each for each in guests if each.slot is None], deadline),
-            *deadlines.side_by_side(slots, lambda each: self._create(each, deadline)),
+            *deadlines.side_by_side(
+                slots, lambda each: self.with_epoch(self._create, each, deadline)
+            ),
         )
         # 6. Verify their IOMMU groups.
         for each in taken:
@@ -83,8 +84,7 @@ class Devices:
 
     def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
         def prepare(lease: Lease, deadline: float) -> None:
-            where = self._state_path, self._root
-            plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+            plugin_steps.prepare(self._services, lease, deadline)
             if erasure.lacks_number(lease):
                 # Without its erasure, as it may be the device of another guest.
                 self._helper.reserve(lease.without(Action.ERASE), deadline)
@@ -93,7 +93,6 @@ class Devices:
         return self._eraser.numbered(lease, deadline)
 
     def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
-        """Bind functions to their VFIO drivers, with one call of the helper."""
         for _ in leases:
             try:
                 self._helper.take(leases, deadline)
@@ -104,12 +103,28 @@ class Devices:
             self._helper.take(leases, deadline)
         return leases
 
-    def _create(self, lease: Lease, deadline: float) -> Lease:
-        def create(lease: Lease, deadline: float) -> None:
-            assert lease.slot is not None
-            _create_mdev(self._root, self._helper, lease, lease.slot, deadline)
+    def _create(self, lease: Lease, deadline: float) -> None:
+        """Create the mediated device of a lease.
 
-        return self.with_epoch(create, lease, deadline)
+        The scan has found capacity for it, which another tool may have used since. The
+        error number of a parent without capacity is its driver's own: ENOSPC (mtty),
+        EUSERS (mdpy).
+        """
+        slot = lease.slot
+        assert slot is not None
+        try:
+            self._helper.create_mdev(lease, slot, deadline)
+        except exception.HostStepFailed as error:
+            is_refused = error.reason is exception.StepReason.REFUSED
+            if not is_refused or _has_capacity(self._root, slot.type):
+                raise
+            raise exception.HostStepFailed(
+                f"cannot create {slot}: {slot.type.parent} has no capacity left for "
+                f"{slot.type.name}",
+                address=str(slot),
+                errno=error.errno,
+                reason=exception.StepReason.NO_CAPACITY,
+            ) from error
 
     def try_give_back(
         self, leases: Sequence[Lease], deadline: float, plugs: Container[str] = ()
@@ -139,17 +154,15 @@ class Devices:
     def _restore_several(
         self, leases: Sequence[Lease], deadline: float
     ) -> Mapping[str, exception.OsAccError | None]:
-        """Restore functions of several leases with one call, where they are present.
-
-        :returns: as :meth:`.Helper.give_back_several`.
-        """
+        """Restore functions of several leases with one call, where they are present."""
+        if len(leases) == 1:
+            return {}
         present = [
             each
             for each in leases
-            if len(leases) > 1
-            and (each.is_the_guests and each.slot is None)
-            and verification.remaining(self._root, each) == each
-            and not verification.given_back_by_reboot(self._root, each, deadline)
+            if (each.is_the_guests and each.slot is None)
+            and device_state.remaining(self._root, each) == each
+            and not device_state.given_back_by_reboot(self._root, each, deadline)
         ]
         try:
             return self._helper.give_back_several(present, deadline) if present else {}
@@ -163,17 +176,25 @@ class Devices:
         """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             if lease.needs_release and lease.slot is None:
-                self._release_by_plugin(lease, deadline, is_plug)
+                plugin_steps.release(self._services, lease, deadline, is_plug)
             if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
-        has_records = is_restored or (
-            not verification.given_back_by_reboot(self._root, lease, deadline)
-            and self._restore_or_skip(lease, deadline, is_plug)
-        )
+        # Undo step 5. A reboot may have done so.
+        has_records = is_restored
+        if not is_restored and not device_state.given_back_by_reboot(
+            self._root, lease, deadline
+        ):
+            try:
+                self.restore(lease, deadline)
+                has_records = True
+            except exception.DeviceInUse:
+                if not is_plug or not self._is_untouched(lease, deadline):
+                    raise
         if not lease.is_the_guests:
             return
-        self._release_by_plugin(lease, deadline, is_plug)
+        # Undo step 4.
+        plugin_steps.release(self._services, lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
         if lease.needs_release and not lease.needs_erase:
             if has_records or lease.slot is None:
@@ -181,24 +202,13 @@ class Devices:
         elif lease.needs_release and has_records:
             self.restore(lease.without(Action.RELEASE), deadline)
 
-    def _restore_or_skip(self, lease: Lease, deadline: float, is_plug: bool) -> bool:
-        """Restore the functions; return whether the helper had records of them."""
-        try:
-            self.restore(lease, deadline)
-        except exception.DeviceInUse:
-            if not is_plug or lease.programming or lease.slot is not None:
-                raise
-            # Its epoch has ended the plug. Without a record nothing has changed.
-            recorded = {each.lease for each in self._helper.recorded(deadline)}
-            if verification.moved(self._root, lease) or lease.uuid in recorded:
-                raise
+    def _is_untouched(self, lease: Lease, deadline: float) -> bool:
+        """Return whether the plug of a device that is in use has changed nothing."""
+        if lease.programming or lease.slot is not None:
             return False
-        return True
-
-    def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
-        plugin_steps.release(
-            self._plugins, self._helper, lease, deadline, self._root, is_plug=is_plug
-        )
+        # Its epoch has ended the plug. Without a record nothing has changed.
+        recorded = {each.lease for each in self._helper.recorded(deadline)}
+        return lease.uuid not in recorded and not device_state.moved(self._root, lease)
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         if lease.slot is None:
@@ -211,7 +221,7 @@ class Devices:
         if lease.programming is None or lease.is_half_programmed:
             return lease.is_half_programmed
         unverified = self._store.until(deadline).recorded_state().unverified_regions
-        return lease.programming.region in unverified and not verification.moved(
+        return lease.programming.region in unverified and not device_state.moved(
             self._root, lease
         )
 
@@ -224,7 +234,7 @@ class Devices:
             self._helper.remove_mdev(lease, lease.slot, deadline)
             return
         for remaining_attempts in reversed(range(len(lease.prior) + 1)):
-            rest = verification.remaining(self._root, lease)
+            rest = device_state.remaining(self._root, lease)
             gone = set(lease.functions).difference(rest.functions)
             try:
                 if gone and not lease.needs_erase:
@@ -259,36 +269,9 @@ class Devices:
         After the loss of a store, epochs continue above those that the helper has
         seen; epochs issued while the clock was ahead come back to the present.
         """
-        found = [each for each in leases if verification.is_about(each, error.address)]
+        found = [each for each in leases if device_state.is_about(each, error.address)]
         fresh = self._store.until(deadline).replace(found or leases, error.accepted)
         return latest(leases, fresh)
-
-
-def _create_mdev(
-    root: str, helper: client.Helper, lease: Lease, slot: MdevSlot, deadline: float
-) -> None:
-    """Create the mediated device of a lease.
-
-    The scan has found capacity for it, which another tool may have used since. The
-    error number of a parent without capacity is its driver's own: ENOSPC (mtty), EUSERS
-    (mdpy).
-
-    :raises HostStepFailed: NO_CAPACITY: its parent has no capacity left.
-    :raises HostError: the host refused it.
-    """
-    try:
-        helper.create_mdev(lease, slot, deadline)
-    except exception.HostStepFailed as error:
-        is_refused = error.reason is exception.StepReason.REFUSED
-        if not is_refused or _has_capacity(root, slot.type):
-            raise
-        raise exception.HostStepFailed(
-            f"cannot create {slot}: {slot.type.parent} has no capacity left for "
-            f"{slot.type.name}",
-            address=str(slot),
-            errno=error.errno,
-            reason=exception.StepReason.NO_CAPACITY,
-        ) from error
 
 
 def _has_capacity(root: str, kind: MdevType) -> bool:

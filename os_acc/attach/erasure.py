@@ -2,13 +2,11 @@
 
 """Erasure of devices between two consumers, after their release.
 
-A device whose plugin erases it goes from RELEASING to ERASING: the functions are back
-with their drivers, the plugin has released them, and the lease belongs to no consumer
-any more. The lease and the privileged helper's record keep the device from all plugs
-until the plugin has verified the erasure. The record names the plugin from the moment
-at which the consumer gets the device: each of the two survives a loss of the other.
-An erasure may take hours: the threads of the service (:class:`.Retrier`) continue it
-with short calls, also after a crash or a reboot.
+A device whose plugin erases it goes from RELEASING to ERASING: it is back with its
+driver, and the lease belongs to no consumer any more. The lease and the privileged
+helper's record, each of which survives a loss of the other, keep the device from all
+plugs until the plugin has verified the erasure. That may take hours: the threads of the
+service (:class:`.Retrier`) continue it with short calls, also after a reboot.
 """
 
 from __future__ import annotations
@@ -22,9 +20,8 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import peers, plugin_steps, verification
+from os_acc.attach import Services, device_state, plugin_steps
 from os_acc.attach.release_result import record_failures
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
@@ -37,7 +34,7 @@ from os_acc.objects.lease import (
     latest,
 )
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 
@@ -61,6 +58,7 @@ class Eraser:
         self, services: Services, offered: Callable[[float], Iterable[Provider]]
     ) -> None:
         self._offered = offered
+        self._services = services
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
@@ -130,7 +128,11 @@ class Eraser:
         if not lacks_number(lease):
             return lease
         lease = _numbered(lease, self._helper.recorded(deadline))
-        equal = peers.of(self._root, lease) if lacks_number(lease) else ()
+        equal = (
+            device_state.identical_cards(self._root, lease)
+            if lacks_number(lease)
+            else ()
+        )
         lease = dataclasses.replace(lease, peers=equal)
         own = {(each.identity.drive, each.identity.numbers) for each in lease.prior}
         for other in self._store.until(deadline).leases():
@@ -256,8 +258,6 @@ class Eraser:
 
         The epoch of the lease is the time of its last change, also of its reason, in
         microseconds.
-
-        :raises HostStepFailed: it has made none.
         """
         now = time.monotonic()
         part, since = self._watched.get(lease.uuid, (-1.0, now))
@@ -272,15 +272,12 @@ class Eraser:
             raise error from cause
 
     def _step(self, lease: Lease, deadline: float) -> float:
-        """Return the part of the erasure that is done, after one more call.
-
-        :raises DeviceGone: the device, or a function of it, is not on the host.
-        """
+        """Return the part of the erasure that is done, after one more call."""
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
-        peers.check_distinct(self._root, lease)
-        present = verification.remaining(self._root, lease)
+        device_state.check_distinct(self._root, lease)
+        present = device_state.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
         now = followed(self._root, lease)
         if now != lease:
@@ -302,15 +299,12 @@ class Eraser:
         self._reserve(present, records, deadline)
         # 2. Call the plugin. A call is short, also for an operator who waits for it.
         deadline = min(deadline, time.monotonic() + self._helper.write_timeout)
-        return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
+        return plugin_steps.erase(self._services, lease, deadline)
 
     def _reserve(
         self, lease: Lease, records: Iterable[HelperRecord], deadline: float
     ) -> None:
-        """Have the helper record the device for the lease of the erasure.
-
-        :raises DeviceClaimed: it is on record for another lease than the former one.
-        """
+        """Have the helper record the device for the lease of the erasure."""
         leases = {each.address: each.lease for each in records}
         found = {leases.get(each) for each in lease.functions}
         if found == {lease.uuid}:
@@ -339,13 +333,13 @@ class Eraser:
 
 
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """Do as :func:`.verification.refreshed`, but keep the boot of unverified drives.
+    """Do as :func:`.device_state.refreshed`, but keep the boot of unverified drives.
 
     A reboot may have moved a drive that is on no driver that shows its serial number.
     Only root can tell that it has the data of its guest: once the plugin has prepared
     it, :class:`.Lifecycle` records the boot.
     """
-    now = verification.refreshed(root, lease, deadline)
+    now = device_state.refreshed(root, lease, deadline)
     functions = (pci.read_function(root, each) for each in lease.functions)
     shown = all(each is not None and each.identity.drive for each in functions)
     was_shown = all(each.identity.drive for each in lease.prior)
@@ -388,7 +382,7 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
     :param records: the helper's.
     """
     drives = [each for each in lease.prior if each.identity.drive]
-    here = verification.remaining(root, lease).prior if drives else ()
+    here = device_state.remaining(root, lease).prior if drives else ()
     places = {each.serial: each.address for each in records if each.serial}
     old = [
         each

@@ -80,7 +80,6 @@ class NovaEvents:
     def _sent(
         self, events: Collection[ExternalEvent], deadline: float
     ) -> dict[str, int]:
-        """Return Nova's code for the event of each request."""
         return self._link.ask(
             "POST",
             _PATH,

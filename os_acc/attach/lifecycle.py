@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""State transitions of leases: prepare, release, settle after a crash.
+"""State transitions of leases: establish them, prepare them again, release them.
 
 The lease is its own journal. Before a device is touched, the lease records the
 prior binding of each function. A rollback restores what is recorded and does not
@@ -11,18 +11,17 @@ caller of each method that changes leases holds the consumer's lock.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import exception
 from os_acc.attach import (
+    Services,
+    device_state,
     devices,
     erasure,
-    own_drivers,
-    peers,
     plugin_steps,
     programming,
     region_requirements,
@@ -33,13 +32,11 @@ from os_acc.attach.release_result import (
     is_refused_by_store,
     record_failures,
 )
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, latest
-from os_acc.objects.recorded_state import RecordedState
-from os_acc.store.locks import consumer_lock
+from os_acc.objects.records import RecordedState
 
 LOG = log.getLogger(__name__)
 
@@ -96,14 +93,14 @@ class Lifecycle:
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
         # Before the intent: the recovery of a crash would wait for the process.
-        own_drivers.check_free(self._root, self._helper, leases, deadline)
+        verification.check_free(self._root, self._helper, leases, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
         intents = store.add(
             plugin_steps.with_actions(self._plugins, leases), recorded.store
         )
         try:
             verification.check_unchanged(self._root, intents, deadline)
-            peers.check_new(self._root, intents, recorded.leases)
+            device_state.check_new(self._root, intents, recorded.leases)
             verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)
@@ -141,8 +138,7 @@ class Lifecycle:
         # A rollback needs time of its own: the plug may have used up its time.
         deadline = max(deadline, time.monotonic() + self._helper.write_timeout)
         try:
-            self._record_again(intents, deadline)
-            failed = self.settle(intents[0].consumer, deadline, intents).failed
+            failed = self.release(self._unfinished(intents, deadline), deadline).failed
         except exception.OsAccError as error:
             if not is_refused_by_store(error):
                 cause.add_note(f"cannot roll back: {error}")
@@ -156,12 +152,25 @@ class Lifecycle:
         for lease, why in failed:
             cause.add_note(f"cannot give {lease.address} back: {why}")
 
-    def _record_again(self, intents: Sequence[Lease], deadline: float) -> None:
-        """Record the intents that the store has lost, so that a crash is survived."""
+    def _unfinished(self, intents: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Return the unfinished leases of a consumer whose plug has failed.
+
+        The intents are among them in any state: the commit may have succeeded although
+        the disk reported an error. Those that the store has lost are recorded again, so
+        that a crash is survived.
+        """
         store = self._store.until(deadline)
-        recorded = {lease.uuid for lease in store.leases(intents[0].consumer)}
-        if lost := [lease for lease in intents if lease.uuid not in recorded]:
-            store.add(lost)
+        recorded = store.leases(intents[0].consumer)
+        known = {each.uuid for each in recorded}
+        void = {each.uuid for each in intents}
+        if lost := [each for each in intents if each.uuid not in known]:
+            recorded = (*recorded, *store.add(lost))
+        return [
+            each
+            for each in recorded
+            # A lease that has taken over a request is the only one that serves it.
+            if each.is_unfinished or (each.uuid in void and not each.arq)
+        ]
 
     # -- preparing again: held leases --------------------------------------
 
@@ -176,7 +185,7 @@ class Lifecycle:
         :raises OsAccError: the error of the step that failed; the leases stay.
         """
         leases = self.eraser.noted(leases, deadline)
-        broken = [each for each in leases if not verification.holds(self._root, each)]
+        broken = [each for each in leases if not device_state.holds(self._root, each)]
         if not broken:
             return leases
         # 1. Record the present bindings, and the outstanding actions of a newer plugin.
@@ -188,7 +197,7 @@ class Lifecycle:
         idle = [
             each
             for each in fresh
-            if not each.is_the_guests or not verification.holds(self._root, each)
+            if not each.is_the_guests or not device_state.holds(self._root, each)
         ]
         # 2. Check that the plugins can prepare the devices again, that the host does
         #    not use them, and that they have power.
@@ -202,7 +211,7 @@ class Lifecycle:
         idle = [
             self.devices.with_epoch(self.devices.restore, lease, deadline)
             if lease.programming is not None
-            and (lease.is_the_guests or not verification.moved(self._root, lease))
+            and (lease.is_the_guests or not device_state.moved(self._root, lease))
             else lease
             for lease in idle
         ]
@@ -221,7 +230,7 @@ class Lifecycle:
         """Record for leases that their devices and regions are right in this boot."""
         this_boot = attributes.boot_id(self._root)
         verified = [
-            verification.verified(dataclasses.replace(each, boot_id=this_boot))
+            device_state.verified(dataclasses.replace(each, boot_id=this_boot))
             for each in ready
             if each.programming or each.boot_id != this_boot
         ]
@@ -243,7 +252,7 @@ class Lifecycle:
         recorded = self.eraser.at_release(leases, deadline)
         begun = store.replace([lease.releasing() for lease in recorded])
         # 2. Give each device back.
-        plugs = verification.begun_plugs(self._root, leases)
+        plugs = device_state.begun_plugs(self._root, leases)
         ended = self.devices.try_give_back(begun, deadline, plugs)
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)
@@ -256,64 +265,3 @@ class Lifecycle:
             store.delete([each for each in done if each.needs_erase], to_erase=True)
         # 4. Record why the others were not.
         return ReleaseResult(done, record_failures(failed, store))
-
-    # -- settling ----------------------------------------------------------
-
-    def settle(
-        self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
-    ) -> ReleaseResult:
-        """Release a consumer's leases that a crash or a failure left unfinished.
-
-        An uncommitted plug is rolled back; an unplug that has begun continues. The
-        caller holds the consumer's lock.
-
-        :param failed: leases of a failed plug, released in any state: the commit
-            may have succeeded although the disk reported an error.
-        """
-        void = {lease.uuid for lease in failed}
-        unfinished = [
-            lease
-            for lease in self._store.until(deadline).leases(consumer)
-            # A lease that has taken over a request is the only one that serves it.
-            if lease.is_unfinished or (lease.uuid in void and not lease.arq)
-        ]
-        if not unfinished:
-            return ReleaseResult((), ())
-        # The log already has the failure that a retry repeats.
-        is_new = not all(lease.has_failed_release for lease in unfinished)
-        LOG.log(
-            logging.WARNING if is_new else logging.DEBUG,
-            "settling %d unfinished lease(s) of consumer %s",
-            len(unfinished),
-            unfinished[0].consumer_title,
-        )
-        return self.release(unfinished, deadline)
-
-    def replay(self, deadline: float) -> None:
-        """Settle each consumer with unfinished leases, unless its lock is held."""
-
-        def settle(consumer: str) -> None:
-            for lease, error in self.settle_if_free(consumer, deadline).failed:
-                title = lease.consumer_title
-                LOG.error("%s stays leased to %s: %s", lease.address, title, error)
-
-        deadlines.side_by_side(self.unfinished(deadline), settle)
-
-    def unfinished(self, deadline: float) -> list[str]:
-        """Return the consumers with unfinished leases, sorted."""
-        leases = self._store.until(deadline).leases()
-        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
-
-    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
-        """Settle a consumer, unless an operation on it is in progress.
-
-        Errors are logged: one bad record does not stop the others (CVE-2022-37394).
-        """
-        try:
-            with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
-                if is_held:
-                    return self.settle(consumer, deadline)
-                LOG.debug("an operation on consumer %s is in progress", consumer)
-        except exception.OsAccError as error:
-            LOG.error("cannot settle consumer %s: %s", consumer, error)
-        return ReleaseResult((), ())

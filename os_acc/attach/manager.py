@@ -15,20 +15,20 @@ from oslo_log import log
 
 from os_acc import conf, exception
 from os_acc.attach import (
+    Services,
     confirmation,
     external_events,
     lifecycle,
     planning,
     programming,
     rebuild,
+    recovery,
     region_operations,
-    release_retries,
     serialize,
     swap,
     verification,
 )
-from os_acc.attach.reached_functions import FunctionElsewhere
-from os_acc.attach.services import Services
+from os_acc.attach.region_checks import FunctionElsewhere
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery, health_steps, sriov
@@ -39,13 +39,17 @@ from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, Selection, fingerprint
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    Selection,
+    fingerprint,
+)
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
-from os_acc.profiles.lookup import ProfileLookup
-from os_acc.scheduling import extra_specs, matching, selected_rp
+from os_acc.profiles.expansion import ProfileLookup
+from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
@@ -83,7 +87,8 @@ class Manager:
         profiles: ProfileLookup,
         publisher: sync.Publisher,
         regions: region_operations.RegionOperations,
-        retrier: release_retries.Retrier,
+        recover: recovery.Recovery,
+        retrier: recovery.Retrier,
         nova_events: external_events.NovaEvents,
         networks: Callable[[], NetworkAffinity],
         vfs: sriov.VfMaker,
@@ -107,6 +112,7 @@ class Manager:
         self.profiles = profiles
         self.publisher = publisher
         self.regions = regions
+        self.recovery = recover
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
@@ -128,10 +134,10 @@ class Manager:
         """See :func:`os_acc.plug`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         instance = InstanceInfo.from_api(instance_info)
-        selection = selected_rp.parse(selected)
+        selection = allocation_candidates.parse_selected_rp(selected)
         if selection is None:
             # After a power cut the source of profiles may not be available yet.
-            request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
+            request = extra_specs.parse(expansion.without_profile(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
@@ -192,7 +198,7 @@ class Manager:
         """
         instance = InstanceInfo(consumer, image_id=image_id)
         leases = self.store.until(deadline).leases(consumer)
-        held = self._confirmer.settled(consumer, leases, deadline)
+        held = self.recovery.settled(consumer, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
     def check_bind(
@@ -250,7 +256,7 @@ class Manager:
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
             store = self.store.until(deadline)
             for each in (old, new):
-                self._confirmer.settled(each, store.leases(each), deadline)
+                self.recovery.settled(each, store.leases(each), deadline)
             return len(store.rekey(old, new))
 
     # -- inventory and leases ----------------------------------------------
@@ -272,7 +278,7 @@ class Manager:
         deadline = time.monotonic() + self.settings.plug_timeout
         found = {} if allocations is None else allocations
         return self.catalog.owns_any(
-            selected_rp.parse_allocations(found, "allocations"), deadline
+            allocation_candidates.parse_allocations(found, "allocations"), deadline
         )
 
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
@@ -325,7 +331,6 @@ class Manager:
     # -- parts of a plug ---------------------------------------------------
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
-        """Return a flavor's request, with the groups of its device profile."""
         expanded = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
@@ -340,12 +345,7 @@ class Manager:
         deadline: float,
         named: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[Lease, ...]:
-        """Serve a request, or confirm the leases that serve it already.
-
-        1. settle unfinished leases of the consumer, 2. confirm its leases without
-        a scan of the host, 3. scan the host, 4. match groups to providers, 5. plan
-        leases and prepare their devices (:meth:`_attach_new`). The caller holds
-        the consumer's lock.
+        """Serve a request, or confirm the leases that do; the caller holds the lock.
 
         :param selection: None: only confirm the recorded leases.
         :param named: the UUIDs for the leases of each group, by its suffix.
@@ -356,22 +356,25 @@ class Manager:
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
+            # 1. Read the store, and settle what a crash has left of the consumer.
             read = self.catalog.read(deadline)
             leases = read[1].of_consumer(instance.uuid)
-            held = self._confirmer.settled(instance.uuid, leases, deadline)
+            held = self.recovery.settled(instance.uuid, leases, deadline)
             is_current = not any(lease.is_unfinished for lease in leases)
+            # 2. Confirm the leases that serve the request, without a scan of the host.
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)
             if any(lease.guest.cells != instance.numa_cells for lease in held):
                 planning.check_networks(self.root, instance, self._networks)
             if held and self._confirmer.match(held, request, selection):
                 return self._confirmer.confirm(instance, policies, held, deadline)
-            # Another process may have recorded providers since the last scan.
+            # 3. Scan the host. Another process may have recorded providers since.
             inventory = self.catalog.look(deadline, read if is_current else None)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.
                 matching.check_promise(request, selection, self.catalog.ours)
+            # 4. Match the groups to providers.
             traits = self.catalog.trait_view(
                 inventory, request, selection, self.publisher, deadline
             )
@@ -387,6 +390,7 @@ class Manager:
                     reason=exception.ConflictReason.CONSUMER,
                 )
             policies.check({each.group_suffix for each in allocations})
+            # 5. Take free devices.
             planner = planning.LeasePlanner(
                 self.root,
                 self._owner,
@@ -409,22 +413,23 @@ class Manager:
     ) -> tuple[Lease, ...]:
         """Serve a new request with free devices.
 
-        1. select devices and plan their leases, 2. fetch and verify bitstreams,
-        3. prepare the devices (:meth:`.Lifecycle.establish`). The store or the
-        helper refuses a device that another plug has taken meanwhile; the next
-        round selects again (:meth:`_next_round`).
+        The store or the helper refuses a device that another plug has taken meanwhile;
+        the next round selects again.
         """
         instance = planner.instance
         # Not if leases are confirmed: a guest keeps its cells with a later interface.
         planning.check_networks(self.root, instance, self._networks)
         while True:
             try:
+                # 1. Select devices, and plan their leases.
                 planned = planner.plan(inventory, deadline)
                 for each in planned:
                     vfio.require_drivers(self.root, each.lease.vfio_drivers)
+                # 2. Fetch and verify their bitstreams.
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:
+                    # 3. Prepare the devices. Undo: establish() rolls back.
                     leases = self.life.establish(
                         plan.leases, inventory.recorded_state, deadline, plan.jobs
                     )
@@ -448,10 +453,7 @@ class Manager:
         inventory: discovery.Inventory,
         deadline: float,
     ) -> tuple[planning.LeasePlanner, discovery.Inventory]:
-        """Return the planner and the inventory of the round after an error.
-
-        :param error: one of ``_PASSING``; raised again if no other round can help.
-        """
+        """Return the planner and the inventory of the round after a passing error."""
         providers = {each.provider_uuid for each in planner.allocations}
         is_late = time.monotonic() >= deadline
         match error:

@@ -16,21 +16,21 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import plugin_steps, unknown_device, verification
+from os_acc.attach import device_state, plugin_steps, unknown_device
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.request_group import AttachTarget
 from os_acc.plugins import base
-from os_acc.store import refusals
+from os_acc.store import state_files
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -75,7 +75,9 @@ def release_device(
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
-    if lease is None and refusals.forget(manager.settings.state_path, address):
+    if lease is None and state_files.forget_refusal(
+        manager.settings.state_path, address
+    ):
         # The next plug asks its plugin again.
         manager.discover(deadline)
         return
@@ -112,10 +114,7 @@ def _unknown_function(
     *,
     force: bool,
 ) -> Lease | None:
-    """Return a lease for the release of a function without one.
-
-    :returns: None: it has left the host, and its record is removed.
-    """
+    """Return a lease for the release of a function; None: it has left the host."""
     store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
     inventory = manager.discover(deadline)
     if address in records and address not in inventory.host.functions:
@@ -164,7 +163,7 @@ def _lost_slot(
             lease = dataclasses.replace(lease, plugin=device.plugin)
         (lease,) = plugin_steps.with_actions(manager.plugins, [lease])
         reconciler.repair_slot(lease, slot, store, deadline)
-    if verification.is_in_place(manager.root, lease):
+    if device_state.is_in_place(manager.root, lease):
         return lease
     reconciler.disclaim_slot(lease, slot, store, deadline)
     return None
@@ -176,13 +175,9 @@ def _kept_slot(
     slot: MdevSlot,
     records: Mapping[DeviceAddress, HelperRecord],
 ) -> Lease:
-    """Return a lease for the adoption of a slot whose own lease is lost.
-
-    :raises NotFound: the privileged helper has no record of the slot, or no guest has
-        its mediated device.
-    """
+    """Return a lease for the adoption of a slot whose own lease is lost."""
     lease = _slot_lease(manager, inventory, slot, records)
-    if verification.is_back(manager.root, lease):
+    if device_state.is_back(manager.root, lease):
         raise exception.NotFound(
             f"the mediated device of {slot} does not exist",
             hint=f"no guest has it: run 'os-acc device release {slot}'",
@@ -207,10 +202,7 @@ def _slot_lease(
 def _erase_again(
     manager: Manager, lease: Lease, deadline: float, *, force: bool
 ) -> None:
-    """Start a failed erasure again; the service continues it.
-
-    :param force: if that fails, free the device with the data of its last consumer.
-    """
+    """Start a failed erasure again; the service continues it."""
     if lease.state is not LeaseState.QUARANTINED:
         raise _conflict(lease)
     try:
@@ -259,7 +251,7 @@ def _release(
         # An unknown device in use was not touched, and stays unknown.
         untouched = current is not None and not current.provider
         # Only its plugin's release fails, which does not give up the guest's data.
-        is_back = current is not None and verification.is_back(manager.root, current)
+        is_back = current is not None and device_state.is_back(manager.root, current)
         to_erase = is_back and failed.needs_erase
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))
@@ -420,11 +412,7 @@ def _with_actions(
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
-    """Check that a device that has left the host has no data of a guest.
-
-    :raises DeviceGone: it has; only the record tells it on its return. Or the record is
-        damaged.
-    """
+    """Check that a device that has left the host has no data of a guest."""
     if unknown_device.is_damaged(recorded):
         raise exception.DeviceGone(
             f"{recorded.address} has left the host, and its record is damaged",

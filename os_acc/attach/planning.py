@@ -15,19 +15,16 @@ from os_acc import exception
 from os_acc.attach import programming, verification
 from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.fit import networks
+from os_acc.numa import fit
 from os_acc.numa.network_options import NetworkAffinity
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import GuestCells, Policies
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_index
 from os_acc.scheduling import device_selection
 
 LOG = log.getLogger(__name__)
@@ -59,13 +56,13 @@ def check_networks(
     :raises InvalidInput: the host does not have one of the instance's NUMA cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
-    if not instance.numa_cells or instance.networks == networks.NO_NETWORKS:
+    if not instance.numa_cells or instance.networks == fit.NO_NETWORKS:
         return
     affinity = load()
     if not affinity.physnets and not affinity.tunnel:
         return
     topology = affinity.on(guest_cells(root, instance).topology)
-    missing = networks.not_carried(topology, instance.numa_cells, instance.networks)
+    missing = fit.not_carried(topology, instance.numa_cells, instance.networks)
     names = sorted(missing.physnets)
     if missing.tunneled:
         names.append("tunnelled networks")
@@ -256,17 +253,14 @@ class LeasePlanner:
                 if each is not None
             ),
             # The flavor may have groups that are not part of the profile.
-            profile="" if index_of(group) is None else self.profile,
+            profile="" if profile_index(group) is None else self.profile,
             parent=verification.parent_identity(self.root, slot) if slot else None,
             outstanding=(Action.ERASE,) if to_erase else (),
         )
 
 
 def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
-    """Return the slot of a selected mediated device; None: a function is selected.
-
-    :raises NoDeviceAvailable: a mediated device cannot stay with the host.
-    """
+    """Return the slot of a selected mediated device; None: a function is selected."""
     address = selected.handle.address
     if not isinstance(address, MdevSlot):
         return None

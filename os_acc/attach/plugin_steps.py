@@ -13,19 +13,20 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import peers, verification
+from os_acc.attach import Services, device_state
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
-from os_acc.objects.device import AttachHandle, Erasure, Provider
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream
+from os_acc.objects.device import Erasure, Provider
 from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
 from os_acc.objects.typed import expect, plain_text
-from os_acc.plugins import Plugins, base
+from os_acc.plugins import base
+from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
-from os_acc.store import refusals
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -229,50 +230,39 @@ def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
         _plugin_of(plugins, lease)
 
 
-def prepare(
-    plugins: Plugins,
-    helper: Helper,
-    lease: Lease,
-    deadline: float,
-    where: tuple[str, str],
-) -> None:
+def prepare(services: Services, lease: Lease, deadline: float) -> None:
     """Let the plugin prepare a device; skip a missing one with nothing to release.
 
-    :param where: the state directory, in which a lasting refusal is recorded, and the
-        directory with ``sys``.
+    A lasting refusal is recorded in the state directory.
+
     :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
-    steps = PluginSteps(deadline, helper, lease, StepPurpose.PREPARE)
+    steps = PluginSteps(deadline, services.helper, lease, StepPurpose.PREPARE)
     try:
-        _for_lease(plugins, steps, lambda plugin: plugin.prepare)
+        _for_lease(services.plugins, steps, "prepare")
     except exception.HostStepFailed as error:
         if error.reason is exception.StepReason.UNSUITABLE:
-            options = plugins.options_of(lease.plugin)
-            refusals.record(*where, lease.address, options, error)
+            where = services.state_path, services.root
+            options = services.plugins.options_of(lease.plugin)
+            state_files.record_refusal(*where, lease.address, options, error)
         raise
 
 
-def release(
-    plugins: Plugins,
-    helper: Helper,
-    lease: Lease,
-    deadline: float,
-    root: str,
-    is_plug: bool,
-) -> None:
+def release(services: Services, lease: Lease, deadline: float, is_plug: bool) -> None:
     """Let the plugin undo :func:`prepare`; skip a missing one with nothing to release.
 
     :param is_plug: whether this rolls back a plug of this boot.
     :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
-    steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
+    root = services.root
+    steps = PluginSteps(deadline, services.helper, lease, StepPurpose.RETURN)
     try:
-        peers.check_distinct(root, lease)
-        _for_lease(plugins, steps, lambda plugin: plugin.release)
+        device_state.check_distinct(root, lease)
+        _for_lease(services.plugins, steps, "release")
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
-        is_there = verification.is_in_place(root, lease)
+        is_there = device_state.is_in_place(root, lease)
         is_mine = is_there and lease.needs_release and not is_plug
         if isinstance(error, DeviceClaimed) and not is_mine:
             # The helper never recorded the device for this lease, or does no more.
@@ -289,15 +279,15 @@ def release(
             raise
 
 
-def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> float:
+def erase(services: Services, lease: Lease, deadline: float) -> float:
     """Let the plugin start or continue an erasure; return the part that is done.
 
     :raises PluginFailed: NOT_LOADED: the plugin is missing; FAILED: it did not return
         a number from 0.0 to 1.0.
     :raises OsAccError: see :func:`call`.
     """
-    steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
-    done = _for_lease(plugins, steps, lambda plugin: plugin.erase)
+    steps = PluginSteps(deadline, services.helper, lease, StepPurpose.RETURN)
+    done = _for_lease(services.plugins, steps, "erase")
     is_number = isinstance(done, int | float) and not isinstance(done, bool)
     if not is_number or not 0.0 <= done <= 1.0:
         raise exception.PluginFailed(
@@ -307,23 +297,17 @@ def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> fl
     return float(done)
 
 
-def _for_lease(
-    plugins: Plugins,
-    steps: PluginSteps,
-    method: Callable[[base.PluginBase], Callable[..., Any]],
-) -> Any:
+def _for_lease(plugins: Plugins, steps: PluginSteps, method: str) -> Any:
     plugin = _plugin_of(plugins, steps.holder)
     if plugin is None:
         return None
-    handle = _handle(steps.holder)
-    return call(plugins, plugin, steps.deadline, method(plugin), handle, steps)
+    handle = dataclasses.replace(steps.holder.handle, members=steps.holder.members)
+    function = getattr(plugin, method)
+    return call(plugins, plugin, steps.deadline, function, handle, steps)
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
-    """Return the plugin of a lease; None: it is not loaded, and has nothing to do.
-
-    :raises PluginFailed: NOT_LOADED: it has to release the device, or to erase it.
-    """
+    """Return the plugin of a lease; None: it is not loaded, and has nothing to do."""
     plugin = plugins.get(lease.plugin)
     if plugin is None and (lease.needs_release or lease.needs_erase):
         part = "prepared" if lease.needs_release else "has to erase"
@@ -376,9 +360,6 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
 
     The library shows, records and compares its attributes. An error lacks them if its
     class does not call the constructor of its base.
-
-    :raises ValueError: an attribute has another type.
-    :raises AttributeError: an attribute is missing.
     """
     try:
         return function(*args)
@@ -399,10 +380,6 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
                 for name in names:
                     getattr(error, name)
         raise
-
-
-def _handle(lease: Lease) -> AttachHandle:
-    return dataclasses.replace(lease.handle, members=lease.members)
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

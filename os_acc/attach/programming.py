@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps, reached_functions, region_use
+from os_acc.attach import Services, plugin_steps, region_checks
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
-from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
@@ -168,7 +167,7 @@ class Programmer:
             ]
             others = self._store.until(deadline).leases() if jobs else ()
             for job in jobs:
-                region_use.check_idle(job, leases, others, self._helper, deadline)
+                region_checks.check_idle(job, leases, others, self._helper, deadline)
             yield ProgrammingPlan(tuple(leases), tuple(jobs))
 
     # -- planning ----------------------------------------------------------
@@ -197,17 +196,17 @@ class Programmer:
             now, unverified = self.present(
                 first.lease.plugin, first.region, unverified, deadline
             )
-            region_use.check_decided(now, recorded)
+            region_checks.check_decided(now, recorded)
             regions[now.key] = coming[now.key] = now
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
-                region_use.check_free(self._root, job, recorded)
+                region_checks.check_free(self._root, job, recorded)
                 jobs.append(job)
                 coming[now.key] = self.after(job, deadline)
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
-        reached_functions.check(requirements, coming)
+        region_checks.check_reached(requirements, coming)
         leases = {each.lease.uuid: each.lease for each in planned}
         for each in requirements:
             key = each.region.key
@@ -223,7 +222,22 @@ class Programmer:
         :raises PluginFailed: the plugin fails, or its answer is invalid.
         """
         plugin = self._plugin(job.lease.plugin)
-        return reached_functions.after(job, self._plugins, plugin, deadline)
+        pairs = plugin_steps.call(
+            self._plugins,
+            plugin,
+            deadline,
+            plugin.functions_of,
+            job.region,
+            job.bitstream,
+        )
+        try:
+            functions = tuple((place, each) for place, each in pairs)
+            return dataclasses.replace(job.region, functions=functions)
+        except (TypeError, ValueError) as error:
+            raise exception.PluginFailed(
+                f"the plugin {plugin.name} does not state the functions of image "
+                f"{job.bitstream.image} in {job.region}: {error}"
+            ) from error
 
     # -- reading regions ---------------------------------------------------
 
@@ -309,11 +323,7 @@ class Programmer:
         stack: contextlib.ExitStack,
         deadline: float,
     ) -> ProgrammingJob:
-        """Return the job that restores the lost contents of a guest's region.
-
-        :param lost: the leases on this region that have lost their contents.
-        :param leases: all leases of the guest that are prepared.
-        """
+        """Return the job that restores the lost contents of a guest's region."""
         recorded = [_recorded(lease) for lease in lost]
         region = recorded[0].region
         bound = [
@@ -334,7 +344,6 @@ class Programmer:
         return reqs.restoring(bound, bitstream)
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
-        """Program one region; return it as read back."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info(
             "programming %s with image %s for instance %s",
@@ -355,7 +364,7 @@ class Programmer:
             raise
         # 3. Read the region back.
         now = self.read(job.lease.plugin, job.region, deadline)
-        reached_functions.check_result(job, now)
+        region_checks.check_result(job, now)
         # 4. Record the region as verified.
         store.mark_region_verified(job.region.key, job.content, reqs.recorded_of(image))
         return now
@@ -390,7 +399,6 @@ class Programmer:
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
-    """Return the job with its leases as recorded now."""
     return dataclasses.replace(
         job,
         requirements=tuple(
@@ -401,10 +409,7 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
 
 
 def _recorded(lease: Lease) -> Programming:
-    """Return the contents that a lease has lost.
-
-    :raises ProgrammingFailed: it records no image that restores them.
-    """
+    """Return the contents that a lease has lost."""
     before = lease.programming
     assert before is not None
     if not before.image_id:

@@ -18,15 +18,14 @@ from collections.abc import Collection, Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming, reached_functions, region_use
+from os_acc.attach import Services, programming, region_checks
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
-from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
@@ -194,7 +193,6 @@ class Rebuilder:
         left: Collection[DeviceAddress],
         deadline: float,
     ) -> dict[str, Programming]:
-        """Return the contents of one region for its leases."""
         kept = {each.lease.uuid: _kept(each) for each in requirements}
         met = {uuid: each for uuid, each in kept.items() if each is not None}
         if len(met) == len(kept):
@@ -213,7 +211,7 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        region_use.check_free(self._root, job, state, left)
+        region_checks.check_free(self._root, job, state, left)
         for each in requirements:
             self._helper.check_unused(each.lease, deadline)
         return {
@@ -279,7 +277,6 @@ def _job(
     requirements: Sequence[RegionRequirement],
     unverified: UnverifiedRegions,
 ) -> ProgrammingJob | None:
-    """Return the job for a held region; see :func:`.region_requirements.job`."""
     try:
         return reqs.job(now, requirements, unverified)
     except exception.RegionUnusable as error:
@@ -289,14 +286,10 @@ def _job(
 
 
 def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
-    """Check that each lease reaches its function; a rebuild changes no device.
-
-    :raises RegionUnusable: MISMATCH: another PCI function reaches it.
-    :raises ImageUnusable: none does, or the image does not state which function it is.
-    """
+    """Check that each lease reaches its function; a rebuild changes no device."""
     try:
-        reached_functions.check(requirements, {coming.key: coming})
-    except reached_functions.FunctionElsewhere as error:
+        region_checks.check_reached(requirements, {coming.key: coming})
+    except region_checks.FunctionElsewhere as error:
         raise exception.RegionUnusable(
             error.message,
             hint=_PLUG_AGAIN,

@@ -13,10 +13,10 @@ from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import RegionRequirement
 from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.region import RecordedImage, Region
-from os_acc.objects.request import title
+from os_acc.objects.request_group import title
 
 
 class RegionImages:
@@ -153,7 +153,6 @@ class RegionImages:
 
 
 def _image_of(recorded: RecordedImage) -> Image:
-    """Return an image with the fields that are recorded."""
     return Image(
         id=recorded.id,
         name="",

@@ -19,27 +19,25 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import deadlines, exception
-from os_acc.attach import lifecycle, planning, programming
+from os_acc.attach import Services, lifecycle, planning, programming
 from os_acc.attach.release_result import is_transient
-from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.device import Provider
-from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Lease, LeaseState, Owner
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import (
     RecordedImage,
     Region,
     UnverifiedRegions,
     functions_held,
 )
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation, fingerprint
+from os_acc.objects.request_group import AttachTarget, GroupAllocation, fingerprint
 from os_acc.scheduling.device_selection import DeviceSelector
 from os_acc.store.locks import consumer_lock, device_lock
 
@@ -325,7 +323,6 @@ def _leased(leases: Iterable[Lease]) -> set[str]:
 
 
 def _members(provider: Provider) -> set[PciAddress]:
-    """Return the PCI functions that a guest of the provider may get."""
     return {
         each
         for one in provider.device.handles
@@ -335,7 +332,6 @@ def _members(provider: Provider) -> set[PciAddress]:
 
 
 def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
-    """Return the provider of a region; None: the region is not offered."""
     for provider in inventory.providers.values():
         region = provider.device.region
         if region is not None and region.key == key:
@@ -346,11 +342,7 @@ def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
 def _offered(
     inventory: discovery.Inventory, address: PciAddress
 ) -> tuple[Provider, Region]:
-    """Return the region that is offered at an address, with its provider.
-
-    :raises NotFound: there is none.
-    :raises InvalidInput: there are several.
-    """
+    """Return the region that is offered at an address, with its provider."""
     of_card: list[tuple[Provider, Region]] = []
     for provider in inventory.providers.values():
         region = provider.device.region
@@ -379,10 +371,7 @@ def _offered(
 
 
 def _check_free(recorded: RecordedState, region: Region) -> None:
-    """Check that the region can be programmed, and that no guest has it.
-
-    :raises RegionUnusable: otherwise.
-    """
+    """Check that the region can be programmed, and that no guest has it."""
     if region.interface_id is None:
         raise exception.RegionUnusable(
             f"{region} cannot be programmed",
@@ -401,10 +390,7 @@ def _check_free(recorded: RecordedState, region: Region) -> None:
 def _check_authenticated(
     now: Region, unverified: UnverifiedRegions, address: PciAddress
 ) -> None:
-    """Check that no guest can have chosen the contents of a region.
-
-    :raises RegionUnusable: UNKNOWN: otherwise.
-    """
+    """Check that no guest can have chosen the contents of a region."""
     if not now.is_authenticated:
         why = "its hardware accepts bitstreams without a signature"
     elif now in unverified:
@@ -420,10 +406,7 @@ def _check_authenticated(
 
 
 def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:
-    """Return the image with which a region was last programmed and verified.
-
-    :raises RegionUnusable: UNKNOWN: none is recorded.
-    """
+    """Return the image with which a region was last programmed and verified."""
     image = recorded.unverified_regions.images.get(region.key)
     if image is None:
         raise exception.RegionUnusable(

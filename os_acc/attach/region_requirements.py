@@ -9,8 +9,13 @@ from collections.abc import Callable, Sequence
 
 from os_acc import exception
 from os_acc.bitstreams import image_selection, properties
-from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.bitstream import (
+    Bitstream,
+    BitstreamRequest,
+    Image,
+    names_function,
+    names_region,
+)
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
@@ -22,8 +27,8 @@ from os_acc.objects.region import (
     function_at,
     functions_held,
 )
-from os_acc.objects.request import title
-from os_acc.placement import region_traits
+from os_acc.objects.request_group import title
+from os_acc.placement import device_traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class RegionRequirement:
     @property
     def names_function(self) -> bool:
         """Whether a trait requires a function of the region."""
-        return any(map(bitstream_requests.names_function, self.required))
+        return any(map(names_function, self.required))
 
     def names_one_function(self, region: Region) -> bool:
         """Return whether one function of the bitstream can be all that is required."""
@@ -64,8 +69,8 @@ class RegionRequirement:
             functions = frozenset({self.function_id})
         return any(
             not self._lacking(
-                bitstream_requests.names_function,
-                region_traits.function_traits(region, [each]),
+                names_function,
+                device_traits.function_traits(region, [each]),
             )
             for each in functions
         )
@@ -86,17 +91,15 @@ class RegionRequirement:
             (UNKNOWN), or the region lacks a trait that Placement has for it
             (MISMATCH).
         """
-        lacking = self._lacking(
-            bitstream_requests.names_region, region_traits.interface_traits(now)
-        )
+        lacking = self._lacking(names_region, device_traits.interface_traits(now))
         if lacking:
             raise exception.RegionUnusable(
                 f"{now} does not have the trait {lacking}",
                 reason=exception.RegionReason.MISMATCH,
             )
         if self.bitstream is not None:
-            functions = region_traits.function_traits(now, implemented(self.bitstream))
-            if lacking := self._lacking(bitstream_requests.names_function, functions):
+            functions = device_traits.function_traits(now, implemented(self.bitstream))
+            if lacking := self._lacking(names_function, functions):
                 raise exception.InvalidExtraSpec(
                     f"{title(self.lease.group)} requires {lacking}, but image "
                     f"{self.bitstream.image}, which it selects, does not declare that "
@@ -147,7 +150,7 @@ class RegionRequirement:
     @property
     def function(self) -> str:
         """The required function, for messages."""
-        required = [*filter(bitstream_requests.names_function, self.required)]
+        required = [*filter(names_function, self.required)]
         if self.function_id is not None:
             required.append(f"function_id {self.function_id}")
         if self.bitstream is not None and not required:
@@ -184,8 +187,8 @@ class RegionRequirement:
                 found |= functions
         if self.function_id is not None and self.function_id not in found:
             return False
-        held = region_traits.function_traits(now, filter(None, found))
-        return not self._lacking(bitstream_requests.names_function, held)
+        held = device_traits.function_traits(now, filter(None, found))
+        return not self._lacking(names_function, held)
 
     def recorded(
         self, now: Region, coming: Region, unverified: UnverifiedRegions

@@ -7,7 +7,8 @@ request is a lease with its UUID (:attr:`.Lease.request_uuid`), so that requests
 and unplug share one record of the devices. The store also records the properties of
 each request, and the failure of a request without a lease.
 
-Specification: Cyborg, "Nova-Cyborg interaction"; the states are those of
+Specification: Cyborg, "Nova-Cyborg interaction": a profile with N groups of M
+accelerators has N*M requests, and an instance has one profile. The states are those of
 ``cyborg/common/constants.py``.
 """
 
@@ -16,14 +17,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import request_batches, serialize
+from os_acc.attach import serialize
 from os_acc.attach.manager import Manager
-from os_acc.attach.request_batches import Batch, InstanceBindings
 from os_acc.objects.accelerator_request import (
     BINDING,
     AcceleratorRequest,
@@ -36,10 +44,45 @@ from os_acc.objects.accelerator_request import (
 from os_acc.objects.api import ExternalEvents, NotifyReport
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.profile import index_of
-from os_acc.profiles.options import ProfileSource
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+    profile_index,
+)
+from os_acc.profiles import parser
+from os_acc.profiles.sources import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
+
+# Characters of the list of missing requests; a profile has up to 256.
+_LONGEST = 400
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InstanceBindings:
+    """The bindings of one call to one instance, by the UUID of the request.
+
+    :ivar image_id: the image that the instance boots, or ''.
+    """
+
+    instance: str
+    image_id: str
+    bindings: Mapping[str, RequestBinding]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Batch:
+    """The requests of one create call, with bindings to one instance.
+
+    :ivar named: the UUIDs of the requests of each group, by its suffix.
+    """
+
+    requests: tuple[AcceleratorRequest, ...]
+    selection: Allocations
+    flavor: FlavorRequest
+    named: Mapping[str, Sequence[str]]
 
 
 class Requests:
@@ -53,14 +96,7 @@ class Requests:
         self._profiles = profiles
 
     def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
-        """Create the requests of a profile: one for each accelerator of each group.
-
-        They are in the order of the groups; each has the index of its group.
-
-        :raises InvalidInput: the profile's name is not a string.
-        :raises NotFound: there is no profile of that name.
-        :raises InvalidProfile: the profile is invalid.
-        """
+        """See :func:`os_acc.requests.create`."""
         deadline = self._deadline(self._manager.settings.plug_timeout)
         if not isinstance(profile, str):
             raise exception.InvalidInput(
@@ -86,12 +122,7 @@ class Requests:
     def find(
         self, instance: object = None, bind_state: object = None
     ) -> tuple[AcceleratorRequest, ...]:
-        """Return requests in the order of their creation, then plugged accelerators.
-
-        :param instance: only those that are, or were last, bound to this instance.
-        :param bind_state: ``resolved``: only those that are bound or have failed.
-        :raises InvalidInput: invalid UUID or state.
-        """
+        """See :func:`os_acc.requests.find`."""
         if bind_state is not None and not (
             isinstance(bind_state, str) and bind_state == "resolved"
         ):
@@ -112,27 +143,11 @@ class Requests:
         return with_plugged(store.requests(), store.leases(), host)
 
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
-        """Bind each request to a host, a provider and an instance.
-
-        The requests of one instance are bound together, or none of them. The call is
-        checked as a whole before the first request is bound. If a provider or the
-        accelerators of an instance do not allow the binding, the requests of this
-        instance are marked as failed, and no other one changes. A repeated call
-        confirms the bindings.
-
-        :param bindings: ``hostname``, ``device_rp_uuid``, ``instance_uuid`` and
-            optionally ``image_id`` for the UUID of each request.
-        :returns: the bound requests.
-        :raises InvalidInput: the bindings are malformed or inconsistent, or have only
-            a part of the requests of a profile.
-        :raises NotFound: a request does not exist.
-        :raises Conflict: a request is in a state that does not allow it.
-        :raises OsAccError: as :func:`os_acc.plug`; the requests are marked as failed.
-        """
+        """See :func:`os_acc.requests.bind`."""
         deadline = self._deadline(self._manager.settings.plug_timeout)
         store = self._manager.store.until(deadline)
         requested = self._parsed(bindings)
-        asked = request_batches.by_instance(requested)
+        asked = _by_instance(requested)
         # All locks at once: no request changes its state between check and bind.
         owners = {*requested, *(each.instance for each in asked)}
         with self._manager.locks.hold(
@@ -166,15 +181,7 @@ class Requests:
             return store.requests(requested)
 
     def unbind(self, uuids: object) -> int:
-        """Release the accelerators of requests; return their number.
-
-        A request without an accelerator becomes unbound as well, and may be bound
-        again.
-
-        :raises InvalidInput: not a list of UUIDs.
-        :raises NotFound: a request does not exist.
-        :raises DevicesUnreleased: some devices could not be given back.
-        """
+        """See :func:`os_acc.requests.unbind`."""
         deadline = self._deadline(self._manager.settings.unplug_timeout)
         requested = uuids_from_api(uuids)
         with self._locked(lambda store: store.requests(requested), deadline) as found:
@@ -216,17 +223,7 @@ class Requests:
         return count
 
     def delete(self, uuids: object = None, instance: object = None) -> int:
-        """Delete requests; return their number.
-
-        :param uuids: the UUIDs of requests without accelerators.
-        :param instance: instead: unbind and delete all requests of this instance.
-            Accelerators of a plug count as requests.
-        :raises InvalidInput: neither or both are given, or not UUIDs.
-        :raises NotFound: a request does not exist.
-        :raises Conflict: a request has an accelerator.
-        :raises DevicesUnreleased: some devices could not be given back; all requests
-            stay.
-        """
+        """See :func:`os_acc.requests.delete`."""
         if (uuids is None) == (instance is None):
             raise exception.InvalidInput("pass either uuids or an instance")
         deadline = self._deadline(self._manager.settings.unplug_timeout)
@@ -251,19 +248,11 @@ class Requests:
         return len(found)
 
     def events(self, uuids: object) -> ExternalEvents:
-        """See :func:`os_acc.attach.serialize.events`.
-
-        :raises InvalidInput: not a list of UUIDs.
-        :raises NotFound: a request does not exist.
-        """
+        """See :func:`os_acc.requests.events`."""
         return serialize.events(self._manager.store.requests(uuids_from_api(uuids)))
 
     def notify(self, uuids: object) -> NotifyReport:
-        """See :meth:`os_acc.attach.external_events.NovaEvents.notify`.
-
-        :raises InvalidInput: not a list of UUIDs.
-        :raises NotFound: a request does not exist.
-        """
+        """See :func:`os_acc.requests.notify`."""
         deadline = self._deadline(self._manager.settings.plug_timeout)
         requested = uuids_from_api(uuids)
         found = self._manager.store.until(deadline).requests(requested)
@@ -298,13 +287,8 @@ class Requests:
                 f"host is {node_name}"
             )
 
-    def _unbound(self, asked: InstanceBindings, store: Store) -> Batch | None:
-        """Return an instance's requests; None: they have these bindings already.
-
-        :raises InvalidInput: they cannot be bound together.
-        :raises NotFound: a request does not exist.
-        :raises Conflict: the state of a request does not allow it.
-        """
+    def _unbound(self, asked: _InstanceBindings, store: Store) -> _Batch | None:
+        """Return an instance's requests; None: they have these bindings already."""
         found = store.requests(asked.bindings)
         if all(
             each.state is RequestState.BOUND
@@ -315,10 +299,10 @@ class Requests:
             return None
         for each in found:
             _check(each, RequestAction.BIND)
-        return request_batches.batch(asked.bindings, found, store.requests())
+        return _batch(asked.bindings, found, store.requests())
 
     @contextlib.contextmanager
-    def _failing(self, batch: Batch) -> Iterator[None]:
+    def _failing(self, batch: _Batch) -> Iterator[None]:
         """Mark the requests as failed if the body raises."""
         try:
             yield
@@ -353,7 +337,7 @@ def with_plugged(
         AcceleratorRequest(
             uuid=lease.request_uuid,
             profile=lease.profile,
-            group=index_of(lease.group) if lease.profile else None,
+            group=profile_index(lease.group) if lease.profile else None,
             binding=RequestBinding(host, lease.provider, lease.consumer),
             lease=lease,
         )
@@ -382,3 +366,109 @@ def _check(request: AcceleratorRequest, action: RequestAction) -> None:
             hint="unbind it first",
             reason=exception.ConflictReason.REQUEST,
         )
+
+
+# -- the requests that are bound together ------------------------------------
+
+
+def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]:
+    """Return the bindings of each instance, sorted by its UUID."""
+    found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
+    for uuid, binding in asked.items():
+        found[binding.instance_uuid][uuid] = binding
+    bindings = []
+    for instance, together in sorted(found.items()):
+        images = sorted({each.image_id for each in together.values()} - {""})
+        if len(images) > 1:
+            raise exception.InvalidInput(
+                f"the bindings of instance {instance} name several images: "
+                f"{', '.join(map(exception.show, images))}",
+                hint="pass the image that the instance boots",
+            )
+        bindings.append(_InstanceBindings(instance, "".join(images), together))
+    return bindings
+
+
+def _batch(
+    asked: Mapping[str, RequestBinding],
+    found: Iterable[AcceleratorRequest],
+    recorded: Iterable[AcceleratorRequest],
+) -> _Batch:
+    """Return the requests with their new bindings, and the plug that binds them.
+
+    :param found: the requests of these bindings.
+    :param recorded: all requests of this host.
+    """
+    bound = tuple(each.with_binding(asked[each.uuid]) for each in found)
+    profile = _check_together(bound, recorded)
+    by_group: defaultdict[int, list[AcceleratorRequest]] = defaultdict(list)
+    for each in bound:
+        by_group[each.group or 0].append(each)
+    amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    groups, mappings = list[RequestGroup](), list[tuple[str, tuple[str, ...]]]()
+    named = dict[str, Sequence[str]]()
+    for index, members in by_group.items():
+        providers = sorted({asked[each.uuid].device_rp_uuid for each in members})
+        if len(providers) > 1:
+            raise exception.InvalidInput(
+                f"cannot bind group {index} of {profile} to several "
+                f"providers: {', '.join(providers)}",
+                hint="bind the requests of a group to one provider",
+            )
+        group = parser.group(profile, index, dict(members[0].properties)).request
+        amounts[providers[0]].update(dict(group.resources))
+        groups.append(group)
+        mappings.append((group.suffix, (providers[0],)))
+        named[group.suffix] = [each.uuid for each in members]
+    entries = sorted((at, tuple(sorted(each.items()))) for at, each in amounts.items())
+    groups.sort(key=lambda each: each.suffix)
+    return _Batch(
+        bound,
+        Allocations(tuple(entries), tuple(sorted(mappings))),
+        FlavorRequest(tuple(groups), GroupPolicy.NONE, profile=profile),
+        named,
+    )
+
+
+def _check_together(
+    bound: Collection[AcceleratorRequest], recorded: Iterable[AcceleratorRequest]
+) -> str:
+    """Check that these are the requests of one create call; return its profile."""
+    profiles = sorted({each.profile for each in bound})
+    if len(profiles) > 1:
+        raise exception.InvalidInput(
+            f"cannot bind requests of several profiles to one instance: "
+            f"{', '.join(profiles)}",
+            hint="bind the requests of one device profile",
+        )
+    (profile,) = profiles
+    batches = {each.batch: each.batch_size for each in bound}
+    if len(batches) > 1:
+        raise exception.InvalidInput(
+            f"cannot bind these requests of {profile} to one instance: they were not "
+            "created together",
+            hint="bind the requests of one create call",
+        )
+    ((made_by, size),) = batches.items()
+    if len(bound) != size:
+        uuids = {each.uuid for each in bound}
+        others = [
+            each
+            for each in recorded
+            if each.batch == made_by and each.uuid not in uuids
+        ]
+        raise exception.InvalidInput(
+            f"bindings has {len(bound)} of the {size} accelerator requests that were "
+            f"created together for {profile}",
+            hint=_completion(others, size - len(bound)),
+        )
+    return profile
+
+
+def _completion(others: Collection[AcceleratorRequest], missing: int) -> str:
+    if len(others) < missing:
+        return "some of them were deleted: create the requests of the profile again"
+    uuids = exception.shorten(", ".join(each.uuid for each in others), _LONGEST)
+    if all(each.allows(RequestAction.BIND) for each in others):
+        return f"bind {uuids} in the same call"
+    return f"unbind {uuids}, then bind all of them in one call"

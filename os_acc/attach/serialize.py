@@ -19,11 +19,11 @@ from os_acc.objects.api import (
     SyncReport,
 )
 from os_acc.objects.device import Provider
+from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import VFIO_PCI
+from os_acc.objects.request_group import AttachTarget
 from os_acc.placement.changes import RefusedChange
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

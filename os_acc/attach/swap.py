@@ -2,13 +2,11 @@
 
 """Swap the devices of a guest that are not where its NUMA policy requires them.
 
-A device may have been selected before the guest's cells were known, or for others.
-Another free device of the same provider takes its place, so that the allocation stays.
-In a region it reaches the same function.
-Its lease is a new one, because the privileged helper records each device under the
-UUID of its lease; the two leases swap their requests in the transaction that commits
-the new one. A crash before it rolls the new lease back, a crash after it continues
-the release of the old one.
+Another free device of the same provider takes the place of one that was selected for
+other cells. Its lease is a new one, since the privileged helper records each device
+under the UUID of its lease; the two leases swap their requests in the transaction that
+commits the new one. A crash before it rolls the new lease back, a crash after it
+continues the release of the old one.
 """
 
 from __future__ import annotations
@@ -23,21 +21,25 @@ from typing import TypeAlias
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning, programming, verification
-from os_acc.attach.services import Services
+from os_acc.attach import (
+    Services,
+    device_state,
+    lifecycle,
+    planning,
+    programming,
+    verification,
+)
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.policies import Policies
-from os_acc.objects.image import BitstreamRequest
+from os_acc.numa.policies import GuestCells, Policies
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.records import RecordedState
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
 from os_acc.store import AlreadyLeased
 
@@ -131,10 +133,7 @@ class Swapper:
         )
 
     def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
-        """Check that no process uses a device of the guest.
-
-        :raises DeviceInUse: a process does.
-        """
+        """Check that no process uses a device of the guest."""
         for lease in placed:
             if lease.wanted.attach_target is not AttachTarget.NONE:
                 self._helper.check_unused(lease, deadline)
@@ -146,7 +145,6 @@ class Swapper:
         recorded: RecordedState,
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Prepare the new devices, and commit the swap."""
         planned = [new for _old, new in pairs]
         with self._programmer.plan_again(planned, deadline) as plan:
             return self._life.establish(
@@ -187,10 +185,7 @@ def _planned(
     inventory: discovery.Inventory,
     deadline: float,
 ) -> list[tuple[Lease, Lease]]:
-    """Return each lease with the planned one on another device.
-
-    :raises NoDeviceAvailable: too few devices are free and allowed.
-    """
+    """Return each lease with the planned one on another device."""
     try:
         planned = planner.plan(inventory, deadline)
     except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
@@ -233,7 +228,6 @@ def _key(lease: Lease) -> _Key:
 
 
 def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
-    """Return the request for as many other devices of the same providers."""
     amounts = Counter(map(_key, wrong))
     found = {_key(lease): lease for lease in wrong}
     return [
@@ -274,11 +268,7 @@ def _reaching(wrong: Sequence[Lease]) -> Reaching:
 
 
 def _taken(old: Lease, free: list[Lease]) -> Lease:
-    """Remove and return the first planned lease that can take over from an old one.
-
-    :raises NoDeviceAvailable: the leases of one group have several functions, and too
-        few of the planned ones reach this one.
-    """
+    """Remove and return the first planned lease that can take over from an old one."""
     serving = _serving(old)
     for each in free:
         if serving is None or each.address in serving:
@@ -288,7 +278,6 @@ def _taken(old: Lease, free: list[Lease]) -> Lease:
 
 
 def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
-    """Return the function that the lease records for its region, if any."""
     if lease.programming is None or lease.programming.function_id is None:
         return None
     return BitstreamRequest(function_id=lease.programming.function_id)
@@ -303,7 +292,6 @@ def _on_planned_devices(
 
 
 def _policies(wrong: Sequence[Lease]) -> Policies:
-    """Return the recorded policies of ports and of the guest."""
     ports = {lease.group: port for lease in wrong if (port := lease.policies.port)}
     return Policies(MappingProxyType(ports), wrong[0].policies.guest)
 
@@ -333,10 +321,7 @@ def _moved(old: Lease, planned: Lease) -> Lease:
 def _commit(
     placed: Sequence[Lease], olds: Mapping[str, Lease]
 ) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
-    """Return the function that makes the records of the commit.
-
-    :param olds: the lease that each new one replaces, by the UUID of the new one.
-    """
+    """Return the function that makes the records of the commit."""
     gone = {old.uuid for old in olds.values()}
 
     def committed(ready: Sequence[Lease]) -> Sequence[Lease]:
@@ -350,8 +335,7 @@ def _commit(
 
 
 def _taking_over(new: Lease, old: Lease) -> Lease:
-    """Return the new lease with the request of the old one."""
-    new = verification.verified(new)
+    new = device_state.verified(new)
     return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
 
 

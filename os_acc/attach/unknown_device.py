@@ -12,10 +12,11 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, mdev, vfio, vgpu
-from os_acc.host.view import Host
+from os_acc.host import attributes, mdev, vfio
+from os_acc.host.pci import Host
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, RejectReason
+from os_acc.objects.drivers import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.lease import (
     Action,
     HelperRecord,
@@ -26,11 +27,9 @@ from os_acc.objects.lease import (
 )
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
-from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.privsep import record
-from os_acc.privsep.functions import is_driver_name
+from os_acc.privsep.request import is_driver_name
 
 
 class UnknownDevice:
@@ -69,7 +68,7 @@ class UnknownDevice:
             handle=AttachHandle(
                 address,
                 members,
-                self._host.group_of(address).number,
+                self._host.group_of(self._function).number,
                 self._function.numa_node,
                 driver=self._vfio_driver(),
                 vgpu_type=self._vgpu_type(),
@@ -100,7 +99,7 @@ class UnknownDevice:
         """Return the type of vGPU that the guest has, for the next reboot."""
         if self._function.driver != NVIDIA:
             return 0
-        return vgpu.current_type(self._manager.root, self._address) or 0
+        return mdev.vgpu_type(self._manager.root, self._address) or 0
 
     def _check_prepared(self, inventory: Inventory) -> None:
         if not _is_ours(inventory, self._address):
@@ -124,7 +123,7 @@ class UnknownDevice:
 
     def _members(self) -> tuple[PciAddress, ...]:
         """Return the prepared functions of the group, which are released together."""
-        members = self._host.group_of(self._address).members
+        members = self._host.group_of(self._function).members
         return tuple(each for each in members if self._is_member(each))
 
     def _is_member(self, address: PciAddress) -> bool:

@@ -1,31 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Comparison of leases with the host."""
+"""Checks of devices before they are taken, and once they are prepared."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent import futures
 from typing import TypeVar
 
-from oslo_log import log
-
 from os_acc import deadlines, exception
-from os_acc.attach import own_drivers, peers
 from os_acc.helper import client
-from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio
-from os_acc.host.view import Host
-from os_acc.objects.lease import Lease, LeaseState, PriorBinding
+from os_acc.host import health, mdev, pci, usage, vfio
+from os_acc.host.pci import Host
+from os_acc.objects.drivers import is_vfio_driver
+from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, physfns
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.privsep.functions import is_driver_name
-
-LOG = log.getLogger(__name__)
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.request_group import AttachTarget
+from os_acc.privsep.request import is_driver_name
 
 _T = TypeVar("_T")
 
@@ -52,18 +46,36 @@ def read_prior(
     return tuple(_prior(root, address, deadline) for address in members)
 
 
-def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
-    """Check that devices are still bound as their leases record.
-
-    :raises Unsettled: a device was changed during its selection.
-    """
-    for lease in leases:
-        check_parent(root, lease)
-        if read_prior(root, lease.functions, deadline) != lease.prior:
-            raise Unsettled(
-                f"{lease.address} changed during its selection",
-                reason=exception.ChangeReason.UNSETTLED,
+def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
+    deadlines.left(deadline)
+    stuck = "cannot read driver_override of {}: the kernel does not return"
+    binding = _read(stuck, pci.read_binding, root, address, deadline)
+    if binding is None:
+        raise exception.DeviceGone(f"{address} has vanished from the host")
+    for name in (binding.driver, binding.driver_override):
+        # A binding that cannot be restored must not be removed.
+        if not is_driver_name(name or ""):
+            raise exception.HostStepFailed(
+                f"{address}: cannot restore {name!r:.80} as its driver",
+                address=str(address),
+                hint="clear its driver_override, or bind it to another driver",
             )
+    return binding
+
+
+def _read(
+    stuck: str,
+    function: Callable[..., _T],
+    root: str,
+    address: PciAddress,
+    deadline: float,
+    *args: object,
+) -> _T:
+    """Read an attribute whose read may hang, for a bounded time."""
+    reading = deadlines.begin(function, root, address, *args)
+    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
+        raise exception.DeviceStuck(stuck.format(address), address=str(address))
+    return reading.result()
 
 
 def check_answers(
@@ -77,12 +89,11 @@ def check_answers(
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
     for address in functions:
-        stuck = exception.DeviceStuck(
-            f"the configuration space of {address} cannot be read: an earlier "
-            "access to it has not returned",
-            address=str(address),
+        stuck = (
+            "the configuration space of {} cannot be read: an earlier access to it has "
+            "not returned"
         )
-        if not _read(deadline, stuck, health.answers, root, address):
+        if not _read(stuck, health.answers, root, address, deadline):
             raise exception.HostStepFailed(
                 f"{address} {health.SILENT}",
                 address=str(address),
@@ -90,190 +101,14 @@ def check_answers(
             )
 
 
-def check_unused(root: str, leases: Sequence[Lease]) -> None:
-    """Check that the host does not use leased devices.
+def check_leases_answer(root: str, leases: Iterable[Lease], deadline: float) -> None:
+    """Check that the functions of leases answer; see :func:`check_answers`.
 
-    After a reboot it may have mounted the disk of a guest, or put it into an array.
-
-    :raises DeviceInUse: the host uses one.
+    Those of a mediated device are its parent.
     """
-    if not leases:
-        return
-    taken = [address for lease in leases for address in lease.functions]
-    functions = (pci.read_function(root, address) for address in taken)
-    uses = usage.read_usage(root, {each.address: each for each in functions if each})
-    for lease in leases:
-        own_drivers.check_vgpu(root, lease)
-        for address in lease.functions:
-            if address in uses:
-                raise exception.DeviceInUse(
-                    f"{address} is used by the host: {uses[address]}",
-                    address=str(address),
-                    hint="release it on the host, then plug again",
-                )
-
-
-def check_undivided(root: str, lease: Lease, deadline: float) -> None:
-    """Check that no function of a lease has MIG instances, before it is taken.
-
-    The helper itself checks for VFs and mediated devices. Any user can see MIG
-    instances, so that root need not parse the files of NVIDIA's driver.
-
-    :raises DeviceInParts: a function has one, or its driver does not tell.
-    :raises DeviceStuck: the kernel does not return from a read in time.
-    """
-    instances = usage.mig_instances(root)
-    for address in lease.functions if instances else ():
-        stuck = exception.DeviceStuck(
-            f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
-            "return",
-            address=str(address),
-        )
-        use = _read(deadline, stuck, usage.mig_use, root, address, instances)
-        if use is not None:
-            raise client.DeviceInParts(
-                f"{address} cannot be given to a guest: {use}", address=str(address)
-            )
-
-
-def check_viable(root: str, lease: Lease) -> None:
-    """Check that VFIO lets a guest open the lease's IOMMU group.
-
-    :raises HostStepFailed: the group has no device node, or a member's driver
-        keeps it from being viable.
-    """
-    number = lease.handle.iommu_group
-    if lease.slot is not None:
-        created = mdev.read_mdev(root, lease.uuid)
-        number = created.iommu_group if created else None
-    node = os.path.join(root, "dev/vfio", str(number))
-    if number is None or not os.path.exists(node):
-        raise exception.HostStepFailed(
-            f"{lease.address} is ready for VFIO, but {node} does not exist",
-            address=str(lease.address),
-        )
-    if lease.slot is not None:
-        return
-    own_drivers.check_offered(root, lease)
-    if (found := _obstacle(root, lease)) is not None:
-        address, driver = found
-        raise exception.HostStepFailed(
-            f"IOMMU group {number} cannot be assigned to a guest: {address} is bound "
-            f"to {driver}",
-            address=str(address),
-            hint="unbind it, or unplug the instance, then plug again",
-        )
-
-
-def _obstacle(
-    root: str, lease: Lease, checked: Collection[PciAddress] = ()
-) -> tuple[PciAddress, str | None] | None:
-    """Return an unchecked function whose driver keeps the group from a guest."""
-    assert lease.handle.iommu_group is not None, "it has no function"
-    for address in iommu.read_members(root, lease.handle.iommu_group):
-        driver = None if address in checked else pci.read_driver(root, address)
-        is_own = (address, driver) == (lease.address, lease.driver)
-        if not is_own and not vfio.leaves_group_viable(driver):
-            return address, driver
-    return None
-
-
-def check_driven(root: str, lease: Lease) -> None:
-    """Check that a device with ``attach_target=host`` has a driver of the host.
-
-    :raises HostStepFailed: the device has no driver, or a VFIO driver.
-    """
-    if lease.wanted.attach_target is not AttachTarget.HOST:
-        return
-    place = lease.address
-    driver = pci.read_driver(root, place) if isinstance(place, PciAddress) else None
-    if driver is None or is_vfio_driver(driver):
-        raise exception.HostStepFailed(
-            f"{lease.address} has attach_target=host, but it is bound to "
-            f"{driver or 'no driver'}",
-            address=str(lease.address),
-            hint="load its driver, or request attach_target=none",
-        )
-
-
-def holds(root: str, lease: Lease) -> bool:
-    """Return whether the devices of a held lease are as recorded, in this boot.
-
-    A device with ``attach_target=host`` may have any driver. A region with a
-    requested function is as recorded only if it was read in this boot.
-
-    :raises DeviceGone: a function has vanished.
-    :raises DeviceChanged: a function was exchanged.
-    """
-    functions = _same_functions(root, lease)
-    this_boot = attributes.boot_id(root)
-    programming = lease.programming
-    if lease.boot_id != this_boot:
-        return False
-    if programming and programming.is_bound and programming.boot_id != this_boot:
-        return False
-    if lease.slot is not None and lease.is_the_guests:
-        created = mdev.read_mdev(root, lease.uuid)
-        return created is not None and created.type == lease.slot.type
-    # Another function may have been put into the group.
-    return not lease.is_the_guests or (
-        all(
-            function.iommu_group == lease.handle.iommu_group
-            and own_drivers.is_as_leased(root, lease, function)
-            for function in functions
-        )
-        and _obstacle(root, lease, lease.functions) is None
-    )
-
-
-def verified(lease: Lease) -> Lease:
-    """Return the lease with its region, if any, as correct in the lease's boot."""
-    if lease.programming is None:
-        return lease
-    return dataclasses.replace(
-        lease,
-        programming=dataclasses.replace(lease.programming, boot_id=lease.boot_id),
-    )
-
-
-def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """Return the lease with the present bindings, group, boot and PFs.
-
-    :raises DeviceGone: a function has vanished.
-    :raises DeviceChanged: a function was exchanged.
-    :raises HostStepFailed: the device has no IOMMU group any more.
-    """
-    this_boot = attributes.boot_id(root)
-    functions = _same_functions(root, lease)
-    if lease.slot is not None:
-        return dataclasses.replace(lease, boot_id=this_boot)
-    group = functions[0].iommu_group
-    if group is None:
-        raise exception.HostStepFailed(
-            f"{lease.address} has no IOMMU group",
-            address=str(lease.address),
-            reason=exception.StepReason.IOMMU,
-        )
-    # On a VFIO driver it may be in a guest that the host itself has started: then only
-    # the record has the prior binding. A device that stays on its driver returns to it.
-    prior = tuple(
-        old
-        if function.driver == lease.driver_of(function.address)
-        or not is_vfio_driver(lease.driver)
-        or lease.boot_id == this_boot
-        else dataclasses.replace(
-            _prior(root, function.address, deadline),
-            identity=function.identity.completed(old.identity),
-        )
-        for old, function in zip(lease.prior, functions, strict=True)
-    )
-    return dataclasses.replace(
-        lease,
-        prior=prior,
-        handle=dataclasses.replace(lease.handle, iommu_group=group),
-        boot_id=this_boot,
-        physfns=physfns(functions),
-    )
+    places = (function_of(each) for lease in leases for each in lease.members)
+    found = sorted({each for each in places if each is not None})
+    check_answers(root, found, deadline)
 
 
 def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
@@ -309,126 +144,18 @@ def check_unbound(
             )
 
 
-def remaining(root: str, lease: Lease) -> Lease:
-    """Return the lease without functions that have vanished or were exchanged.
+def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
+    """Check that devices are still bound as their leases record.
 
-    The group is the present one: a boot or a hot plug may renumber groups.
+    :raises Unsettled: a device was changed during its selection.
     """
-    prior = () if peers.moved(root, lease) else lease.prior
-    found = [(old, _same(root, old)) for old in prior]
-    groups = (now.iommu_group for _, now in found if now is not None)
-    number = next((each for each in groups if each is not None), None)
-    return dataclasses.replace(
-        lease,
-        prior=tuple(old for old, now in found if now is not None),
-        handle=lease.handle
-        if number is None
-        else dataclasses.replace(lease.handle, iommu_group=number),
-    )
-
-
-def is_in_place(root: str, lease: Lease) -> bool:
-    """Return whether a function of a lease, or its parent, is still the same one."""
-    if lease.slot is None:
-        return bool(remaining(root, lease).prior)
-    try:
+    for lease in leases:
         check_parent(root, lease)
-    except (exception.DeviceGone, exception.DeviceChanged):
-        return False
-    return True
-
-
-def given_back_by_reboot(root: str, lease: Lease, deadline: float) -> bool:
-    """Return whether a reboot has already undone all changes of the lease.
-
-    A plug of this boot that has failed has left its override at least.
-    """
-    if lease.boot_id == attributes.boot_id(root) or not is_back(root, lease):
-        return False
-    found = read_prior(root, remaining(root, lease).functions, deadline)
-    return not any(is_vfio_driver(each.driver_override) for each in found)
-
-
-def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
-    """Return the UUIDs of leases whose plug has begun in this boot, and not ended."""
-    begun = [each for each in leases if each.state is LeaseState.PREPARING]
-    this_boot = attributes.boot_id(root) if begun else ""
-    return {each.uuid for each in begun if each.boot_id == this_boot}
-
-
-def is_back(root: str, lease: Lease) -> bool:
-    """Return whether no function of a lease is prepared for a guest."""
-    if lease.slot is not None:
-        return mdev.read_mdev(root, lease.uuid) is None
-    found = filter(None, (pci.read_function(root, each) for each in lease.functions))
-    return not any(own_drivers.is_prepared(root, lease, each) for each in found)
-
-
-def moved(root: str, lease: Lease) -> bool:
-    """Return whether a function is bound to another driver than its prior one."""
-    return any(
-        pci.read_driver(root, old.address) not in (None, old.driver)
-        for old in lease.prior
-    )
-
-
-def _same(root: str, old: PriorBinding) -> PciFunction | None:
-    now = pci.read_function(root, old.address)
-    if now is None:
-        LOG.warning("not restoring %s: it has vanished", old.address)
-        return None
-    if not now.identity.may_be(old.identity):
-        LOG.warning(
-            "not restoring %s: it is now %s, it was %s",
-            old.address,
-            now.identity,
-            old.identity,
-        )
-        return None
-    return now
-
-
-def _function(root: str, address: PciAddress) -> PciFunction:
-    function = pci.read_function(root, address)
-    if function is None:
-        raise exception.DeviceGone(f"{address} has vanished from the host")
-    return function
-
-
-def _read(
-    deadline: float,
-    stuck: exception.DeviceStuck,
-    function: Callable[..., _T],
-    *args: object,
-) -> _T:
-    """Read an attribute whose read may hang, for a bounded time.
-
-    :param stuck: raised if the read does not return.
-    """
-    reading = deadlines.begin(function, *args)
-    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
-        raise stuck
-    return reading.result()
-
-
-def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
-    deadlines.left(deadline)
-    stuck = exception.DeviceStuck(
-        f"cannot read driver_override of {address}: the kernel does not return",
-        address=str(address),
-    )
-    binding = _read(deadline, stuck, pci.read_binding, root, address)
-    if binding is None:
-        raise exception.DeviceGone(f"{address} has vanished from the host")
-    for name in (binding.driver, binding.driver_override):
-        # A binding that cannot be restored must not be removed.
-        if not is_driver_name(name or ""):
-            raise exception.HostStepFailed(
-                f"{address}: cannot restore {name!r:.80} as its driver",
-                address=str(address),
-                hint="clear its driver_override, or bind it to another driver",
+        if read_prior(root, lease.functions, deadline) != lease.prior:
+            raise Unsettled(
+                f"{lease.address} changed during its selection",
+                reason=exception.ChangeReason.UNSETTLED,
             )
-    return binding
 
 
 def parent_identity(root: str, slot: MdevSlot) -> PciIdentity | None:
@@ -438,7 +165,7 @@ def parent_identity(root: str, slot: MdevSlot) -> PciIdentity | None:
     """
     address = slot.type.function
     if address is not None:
-        return _function(root, address).identity
+        return present_function(root, address).identity
     if slot.type.parent not in mdev.parents(root):
         raise exception.DeviceGone(f"{slot.type.parent} has vanished from the host")
     return None
@@ -460,32 +187,194 @@ def check_parent(root: str, lease: Lease) -> None:
         )
 
 
-def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
-    check_parent(root, lease)
-    peers.check_distinct(root, lease)
-    functions = tuple(_function(root, address) for address in lease.functions)
-    for old, now in zip(lease.prior, functions, strict=True):
-        if not now.identity.may_be(old.identity):
-            raise exception.DeviceChanged(
-                f"{old.address} is now {now.identity}, it was {old.identity}",
-                hint="the card was exchanged: unplug the instance",
-            )
-    return functions
+def present_function(root: str, address: PciAddress) -> PciFunction:
+    function = pci.read_function(root, address)
+    if function is None:
+        raise exception.DeviceGone(f"{address} has vanished from the host")
+    return function
 
 
-def check_leases_answer(root: str, leases: Iterable[Lease], deadline: float) -> None:
-    """Check that the functions of leases answer; see :func:`check_answers`.
+def check_unused(root: str, leases: Sequence[Lease]) -> None:
+    """Check that the host does not use leased devices.
 
-    Those of a mediated device are its parent.
+    After a reboot it may have mounted the disk of a guest, or put it into an array.
+
+    :raises DeviceInUse: the host uses one.
     """
-    places = (function_of(each) for lease in leases for each in lease.members)
-    found = sorted({each for each in places if each is not None})
-    check_answers(root, found, deadline)
+    if not leases:
+        return
+    taken = [address for lease in leases for address in lease.functions]
+    functions = (pci.read_function(root, address) for address in taken)
+    uses = usage.read_usage(root, {each.address: each for each in functions if each})
+    for lease in leases:
+        check_vgpu(root, lease)
+        for address in lease.functions:
+            if address in uses:
+                raise exception.DeviceInUse(
+                    f"{address} is used by the host: {uses[address]}",
+                    address=str(address),
+                    hint="release it on the host, then plug again",
+                )
 
 
-def is_about(lease: Lease, address: str) -> bool:
-    """Return whether an address is a function of a lease, or its region's card."""
-    addresses = {*map(str, lease.members)}
-    if lease.programming is not None:
-        addresses.add(str(lease.programming.region.card))
-    return address in addresses
+def check_vgpu(root: str, lease: Lease) -> None:
+    """Check that the VF of a leased vGPU is no vGPU of another type.
+
+    :raises DeviceInUse: it is; another tool has made it.
+    """
+    address = lease.address
+    if not lease.handle.vgpu_type or not isinstance(address, PciAddress):
+        return
+    found = mdev.vgpu_type(root, address)
+    if found and found != lease.handle.vgpu_type:
+        raise exception.DeviceInUse(
+            f"{address} is a vGPU of type {found}, and its guest needs one of type "
+            f"{lease.handle.vgpu_type}",
+            address=str(address),
+            hint="delete the vGPU with the tool that created it, or write 0 to "
+            "nvidia/current_vgpu_type of the VF, then plug again",
+        )
+
+
+def check_free(
+    root: str, helper: client.Helper, leases: Iterable[Lease], deadline: float
+) -> None:
+    """Check that guests' functions are where they stay, and that no process has them.
+
+    Later a rollback would wait for that process. A device that stays with the host may
+    be in use there, but not by a guest, and not if it is to be erased.
+
+    :raises HostStepFailed: one is on another driver, or on none.
+    :raises DeviceInUse: a process has one.
+    """
+    affected = [each for each in leases if _must_be_free(each)]
+    for lease in affected:
+        for address in _staying(lease) if lease.is_the_guests else ():
+            function = pci.read_function(root, address)
+            if function is not None and function.driver != lease.driver:
+                raise exception.HostStepFailed(
+                    f"{address} is bound to {function.driver or 'no driver'}, and its "
+                    f"guest needs it on {lease.driver}",
+                    address=str(address),
+                    hint=f"load {lease.driver}, and bind the device to it",
+                )
+    if not affected:
+        return
+    try:
+        helper.check_free(
+            [each for lease in affected for each in lease.functions], deadline
+        )
+    except exception.DeviceInUse:
+        if len(affected) == 1:
+            raise
+        # One answer for all: ask which device is held, unless it is free by now.
+        for lease in affected:
+            helper.check_free(lease.functions, deadline)
+
+
+def _must_be_free(lease: Lease) -> bool:
+    on_vfio = any(is_vfio_driver(each.driver) for each in lease.prior)
+    return not lease.slot and (lease.is_the_guests or lease.needs_erase or on_vfio)
+
+
+def check_undivided(root: str, lease: Lease, deadline: float) -> None:
+    """Check that no function of a lease has MIG instances, before it is taken.
+
+    The helper itself checks for VFs and mediated devices. Any user can see MIG
+    instances, so that root need not parse the files of NVIDIA's driver.
+
+    :raises DeviceInParts: a function has one, or its driver does not tell.
+    :raises DeviceStuck: the kernel does not return from a read in time.
+    """
+    instances = usage.mig_instances(root)
+    for address in lease.functions if instances else ():
+        stuck = "cannot read the MIG instances of {}: NVIDIA's driver does not return"
+        use = _read(stuck, usage.mig_use, root, address, deadline, instances)
+        if use is not None:
+            raise client.DeviceInParts(
+                f"{address} cannot be given to a guest: {use}", address=str(address)
+            )
+
+
+def check_driven(root: str, lease: Lease) -> None:
+    """Check that a device with ``attach_target=host`` has a driver of the host.
+
+    :raises HostStepFailed: the device has no driver, or a VFIO driver.
+    """
+    if lease.wanted.attach_target is not AttachTarget.HOST:
+        return
+    place = lease.address
+    driver = pci.read_driver(root, place) if isinstance(place, PciAddress) else None
+    if driver is None or is_vfio_driver(driver):
+        raise exception.HostStepFailed(
+            f"{lease.address} has attach_target=host, but it is bound to "
+            f"{driver or 'no driver'}",
+            address=str(lease.address),
+            hint="load its driver, or request attach_target=none",
+        )
+
+
+def check_viable(root: str, lease: Lease) -> None:
+    """Check that VFIO lets a guest open the lease's IOMMU group.
+
+    :raises HostStepFailed: the group has no device node, or a member's driver
+        keeps it from being viable.
+    """
+    number = lease.handle.iommu_group
+    if lease.slot is not None:
+        created = mdev.read_mdev(root, lease.uuid)
+        number = created.iommu_group if created else None
+    node = os.path.join(root, "dev/vfio", str(number))
+    if number is None or not os.path.exists(node):
+        raise exception.HostStepFailed(
+            f"{lease.address} is ready for VFIO, but {node} does not exist",
+            address=str(lease.address),
+        )
+    if lease.slot is not None:
+        return
+    check_offered(root, lease)
+    if (found := obstacle(root, lease)) is not None:
+        address, driver = found
+        raise exception.HostStepFailed(
+            f"IOMMU group {number} cannot be assigned to a guest: {address} is bound "
+            f"to {driver}",
+            address=str(address),
+            hint="unbind it, or unplug the instance, then plug again",
+        )
+
+
+def check_offered(root: str, lease: Lease) -> None:
+    """Check that the driver on which a device stays offers it to the guest.
+
+    :raises HostStepFailed: it does not.
+    """
+    for address in _staying(lease):
+        # The step that made a vGPU has read its type back.
+        if not lease.handle.vgpu_type and not vfio.is_offered(
+            root, address, lease.driver
+        ):
+            raise exception.HostStepFailed(
+                f"{lease.driver} does not offer {address} to guests: the device has no "
+                "vfio-dev",
+                address=str(address),
+            )
+
+
+def _staying(lease: Lease) -> list[PciAddress]:
+    """Return the functions of a lease that stay on a driver of the host."""
+    return [
+        each for each in lease.functions if not is_vfio_driver(lease.driver_of(each))
+    ]
+
+
+def obstacle(
+    root: str, lease: Lease, checked: Collection[PciAddress] = ()
+) -> tuple[PciAddress, str | None] | None:
+    """Return an unchecked function whose driver keeps the group from a guest."""
+    assert lease.handle.iommu_group is not None, "it has no function"
+    for address in vfio.read_iommu_members(root, lease.handle.iommu_group):
+        driver = None if address in checked else pci.read_driver(root, address)
+        is_own = (address, driver) == (lease.address, lease.driver)
+        if not is_own and not vfio.leaves_group_viable(driver):
+            return address, driver
+    return None

@@ -5,8 +5,12 @@
 Each image is a file named by its digest; files whose names begin with a dot are
 downloads. Two locks apply across threads and processes: the lock of an image is held
 during its download, so that one download serves all callers; the lock of the cache
-is held briefly while names are created or removed. In addition, the kernel's file
-locks keep a file in use from eviction (see :mod:`os_acc.bitstreams.cache_files`).
+is held briefly while names are created or removed.
+
+In addition, each user of a file holds a shared lock on it (flock(2)), taken before the
+file gets its name. The kernel releases it when the last process closes the file. A file
+that can be locked exclusively is therefore unused: it is an image that may be evicted,
+or the remains of a download whose process has ended.
 """
 
 from __future__ import annotations
@@ -14,19 +18,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import io
 import os
+import stat
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
 
 from oslo_log import log
 
-from os_acc import exception
-from os_acc.bitstreams import cache_files, download
-from os_acc.bitstreams.cache_files import CachedImage
-from os_acc.bitstreams.source import ImageSource
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
-from os_acc.store import errors, small_files
+from os_acc import deadlines, exception
+from os_acc.bitstreams.source import ImageSource, Progress, download
+from os_acc.objects.bitstream import Digest, Image
+from os_acc.store import errors, state_files
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 
 LOG = log.getLogger(__name__)
@@ -36,6 +41,44 @@ SPARED = 64 << 20
 
 # EFBIG: the limit of the process (setrlimit(2)) or of the file system.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_PIECE = 1 << 20
+# No file; a link; a pipe or a socket; another user's file.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES)
+# Do not follow links, and do not block on a pipe.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CachedImage:
+    """An image in the cache.
+
+    :ivar size: bytes.
+    :ivar used: the time of its last use, as of :func:`time.time`.
+    """
+
+    digest: Digest
+    size: int
+    used: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheContents:
+    """The contents of the cache directory.
+
+    :ivar entries: the images, the least recently used first.
+    :ivar temporaries: the paths of downloads, running or abandoned.
+    :ivar strangers: the paths of other files, which are never changed.
+    """
+
+    entries: tuple[CachedImage, ...]
+    temporaries: tuple[str, ...]
+    strangers: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> int:
+        """Bytes of all images."""
+        return sum(each.size for each in self.entries)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +128,7 @@ class Cache:
         source: ImageSource,
         image: Image,
         deadline: float,
-        progress: download.Progress | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[io.FileIO]:
         """Provide the file of an image for the duration of the context.
 
@@ -127,7 +170,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            return _by_use(cache_files.scan(self.directory).entries)
+            return _scan(self.directory).entries
 
     def survey(self) -> CacheUsage:
         """Return the usage of the cache, without any change.
@@ -135,18 +178,12 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            found = cache_files.scan(self.directory)
-            taken = sum(each.size for each in found.entries)
-            room = self._size
+            found = _scan(self.directory)
+            taken, room = found.taken, self._size
             with contextlib.suppress(FileNotFoundError):
                 room = max(0, min(room, taken + _free(self.directory)))
-            return CacheUsage(
-                _by_use(found.entries),
-                taken,
-                room,
-                tuple(p for p in found.temporaries if not cache_files.is_used(p)),
-                found.strangers,
-            )
+            abandoned = tuple(p for p in found.temporaries if not _is_used(p))
+            return CacheUsage(found.entries, taken, room, abandoned, found.strangers)
 
     def is_used(self, entry: CachedImage) -> bool:
         """Return whether an image is in use.
@@ -154,7 +191,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            return cache_files.is_used(self._path(entry.digest))
+            return _is_used(self._path(entry.digest))
 
     def prune(self, size: int, deadline: float) -> tuple[CachedImage, ...]:
         """Evict images down to a total of ``size`` bytes; return the evicted ones.
@@ -166,8 +203,7 @@ class Cache:
         """
         with self._storage_errors(), self._locks.hold([CACHE_LOCK], deadline):
             found = self._swept()
-            total = sum(each.size for each in found.entries)
-            return tuple(self._evict(found.entries, total - size))
+            return tuple(self._evict(found.entries, found.taken - size))
 
     def verify(self, digest: Digest, deadline: float) -> bool:
         """Hash an image again, and remove it if it was altered.
@@ -177,16 +213,13 @@ class Cache:
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
-        path = self._path(digest)
-        with (
-            self._storage_errors(),
-            self._locks.hold([bitstream_lock(digest)], deadline),
-        ):
-            file = cache_files.pin(path, deadline)
+        path, lock = self._path(digest), bitstream_lock(digest)
+        with self._storage_errors(), self._locks.hold([lock], deadline):
+            file = _pin(path, deadline)
             if file is None:
                 return True
             with file:
-                if cache_files.has_digest(file, digest, deadline):
+                if _has_digest(file, digest, deadline):
                     return True
             LOG.error("removing %s from the cache: the file was altered", path)
             # Its users detect the same, and fetch it again. It may have been
@@ -203,7 +236,7 @@ class Cache:
     def _pinned(
         self, digest: Digest, image: Image, deadline: float
     ) -> io.FileIO | None:
-        file = cache_files.pin(self._path(digest), deadline)
+        file = _pin(self._path(digest), deadline)
         if file is None:
             return None
         size = os.fstat(file.fileno()).st_size
@@ -221,7 +254,7 @@ class Cache:
         source: ImageSource,
         image: Image,
         deadline: float,
-        progress: download.Progress | None,
+        progress: Progress | None,
     ) -> io.FileIO:
         with self._locks.hold([bitstream_lock(digest)], deadline):
             file = self._pinned(digest, image, deadline)
@@ -236,18 +269,16 @@ class Cache:
             with contextlib.ExitStack() as begun:
                 with self._locks.hold([CACHE_LOCK], deadline):
                     self._make_room(image, image.size or 0)
-                    file, temporary = begun.enter_context(
-                        cache_files.temporary(self.directory)
-                    )
+                    file, unnamed = begun.enter_context(_new_file(self.directory))
                     fd = file.fileno()
-                    cache_files.reserve(fd, image.size or 0)
-                download.fetch(source, image, fd, self._size, deadline, progress)
+                    _reserve(fd, image.size or 0)
+                download(source, image, fd, self._size, deadline, progress)
                 os.fsync(fd)
                 with self._locks.hold([CACHE_LOCK], deadline):
                     if image.size is None:
                         self._make_room(image, 0)
-                    os.rename(temporary, path)
-                small_files.sync_directory(self.directory)
+                    os.rename(unnamed, path)
+                state_files.sync_directory(self.directory)
                 file.seek(0)
                 return file
 
@@ -255,8 +286,7 @@ class Cache:
 
     def _make_room(self, image: Image, size: int) -> None:
         found = self._swept()
-        taken = sum(each.size for each in found.entries)
-        loading = sum(map(_size, found.temporaries))
+        taken, loading = found.taken, sum(map(_size, found.temporaries))
         free = _free(self.directory)
         excess = max(taken + loading + size - self._size, size - free)
         # Evict nothing if that would not suffice.
@@ -270,22 +300,20 @@ class Cache:
                 f"free on its disk, beside a reserve of {SPARED}"
             )
 
-    def _swept(self) -> cache_files.CacheContents:
+    def _swept(self) -> CacheContents:
         """Remove abandoned downloads, and return the other contents."""
-        found = cache_files.scan(self.directory)
-        living = tuple(
-            each for each in found.temporaries if not cache_files.remove_unused(each)
-        )
-        return cache_files.CacheContents(found.entries, living)
+        found = _scan(self.directory)
+        living = tuple(each for each in found.temporaries if not _remove_unused(each))
+        return CacheContents(found.entries, living)
 
     def _evict(
         self, entries: Iterable[CachedImage], excess: int
     ) -> Iterator[CachedImage]:
-        """Evict images of at least ``excess`` bytes in total; yield them."""
-        for entry in _by_use(entries):
+        """Evict images in this order, of ``excess`` bytes in total; yield them."""
+        for entry in entries:
             if excess <= 0:
                 return
-            if cache_files.remove_unused(self._path(entry.digest)):
+            if _remove_unused(self._path(entry.digest)):
                 LOG.info("evicted %s (%d bytes)", entry.digest, entry.size)
                 excess -= entry.size
                 yield entry
@@ -305,10 +333,6 @@ class Cache:
             ) from error
 
 
-def _by_use(entries: Iterable[CachedImage]) -> tuple[CachedImage, ...]:
-    return tuple(sorted(entries, key=lambda each: (each.used, each.digest.value)))
-
-
 def _free(directory: str) -> int:
     """Return the bytes that images may use; negative if the disk is too full."""
     space = os.statvfs(directory)
@@ -319,3 +343,153 @@ def _size(path: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         return os.lstat(path).st_size
     return 0
+
+
+# -- files, and the detection of files in use -------------------------------------
+
+
+def _scan(directory: str) -> CacheContents:
+    """List the cache directory."""
+    entries: list[CachedImage] = []
+    temporaries: list[str] = []
+    strangers: list[str] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
+        for each in found:
+            is_temporary = each.name.startswith(".")
+            digest = None if is_temporary else Digest.of_file_name(each.name)
+            try:
+                status = each.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if is_lost_and_found(each.path):
+                # The cache may be a mount point.
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                strangers.append(each.path)
+            elif digest is not None:
+                entries.append(CachedImage(digest, status.st_size, status.st_mtime))
+            else:
+                (temporaries if is_temporary else strangers).append(each.path)
+    entries.sort(key=lambda each: (each.used, each.digest.value))
+    return CacheContents(tuple(entries), tuple(temporaries), tuple(strangers))
+
+
+def _pin(path: str, deadline: float) -> io.FileIO | None:
+    """Open a file and keep it from eviction until it is closed.
+
+    :returns: None if there is no file.
+    :raises LockTimeout: another process was removing it until the deadline.
+    """
+    while True:
+        fd = _opened(path)
+        if fd is None:
+            return None
+        file = io.FileIO(fd, "r")
+        try:
+            if not deadlines.lock_file(fd, fcntl.LOCK_SH, deadline):
+                raise exception.LockTimeout(
+                    f"{path} was being removed, and is still there"
+                )
+            # With no link left, it was removed before it was locked.
+            if os.fstat(fd).st_nlink:
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _has_digest(file: io.FileIO, digest: Digest, deadline: float) -> bool:
+    """Return whether a file has a digest, from its current position on."""
+    hashing, buffer = digest.new(), memoryview(bytearray(_PIECE))
+    while size := file.readinto(buffer):
+        deadlines.left(deadline)
+        hashing.update(buffer[:size])
+    return hashing.hexdigest() == digest.value
+
+
+def _is_used(path: str) -> bool:
+    with _unused(path) as unused:
+        return unused is False
+
+
+def _remove_unused(path: str) -> bool:
+    """Remove a file that is unused and ours; return whether it was removed.
+
+    The caller holds the cache's lock: else the name could be another file's by now.
+    """
+    with _unused(path) as unused:
+        if unused:
+            try:
+                os.unlink(path)
+            except PermissionError:
+                return False
+        return bool(unused)
+
+
+@contextlib.contextmanager
+def _new_file(directory: str) -> Iterator[tuple[io.FileIO, str]]:
+    """Yield a new file, in use, and its path; an exception removes it."""
+    fd, path = tempfile.mkstemp(prefix=".", dir=directory)
+    file = io.FileIO(fd, "r+")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield file, path
+    except BaseException:
+        file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Allocate disk space for a file, if the file system supports it."""
+    if not size:
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+
+
+@contextlib.contextmanager
+def _unused(path: str) -> Iterator[bool | None]:
+    """Yield whether a file is unused, while a lock keeps it so; None: there is none."""
+    fd = _opened(path)
+    if fd is None:
+        yield None
+        return
+    try:
+        yield deadlines.lock_file(fd, fcntl.LOCK_EX, time.monotonic())
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str) -> int | None:
+    """Open a regular file; return None for anything else of that name."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
+def is_lost_and_found(path: str) -> bool:
+    """Return whether a path is root's lost+found, at the top of a file system.
+
+    The caller has to know that its directory may be a mount point: the name
+    alone proves nothing.
+    """
+    if os.path.basename(path) != "lost+found":
+        return False
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0

@@ -27,7 +27,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams.source import FIELDS, ImageStream, has, parsed
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.rest.responses import JsonValue, ResponseMalformed
 
@@ -67,18 +67,18 @@ class Directory:
 
         :raises ImageUnusable: several files have this ID.
         """
-        return self._found(image_id, deadline).image
+        return self._found(image_id, deadline)[1]
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.images`."""
-        for entry in self._entries(deadline):
-            if has(entry.image, filters):
-                yield entry.image
+        for _, image in self._entries(deadline):
+            if has(image, filters):
+                yield image
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[ImageStream]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.data`."""
-        name = self._found(image.id, deadline).file
+        name, _ = self._found(image.id, deadline)
         with self._opened() as directory:
             try:
                 fd = _open(directory, name)
@@ -90,16 +90,17 @@ class Directory:
             file.seek(offset)
             yield ImageStream(offset, _pieces(file, deadline, f"{self._path}/{name}"))
 
-    def _found(self, image_id: str, deadline: float) -> _Entry:
+    def _found(self, image_id: str, deadline: float) -> tuple[str, Image]:
+        """Return the name of an image's file, and the image."""
         wanted = canonical_uuid(image_id)
-        found = [each for each in self._entries(deadline) if each.image.id == wanted]
+        found = [each for each in self._entries(deadline) if each[1].id == wanted]
         if not found:
             raise exception.ImageNotFound(
                 f"no image in {self._path} has the id {exception.show(image_id)}",
                 hint="put a .json file with the image's id beside each file",
             )
         if len(found) > 1:
-            files = ", ".join(each.file for each in found)
+            files = ", ".join(file for file, _ in found)
             raise exception.ImageUnusable(
                 f"several files in {self._path} have the id {wanted}: {files}",
                 hint="give each file a different id",
@@ -107,7 +108,7 @@ class Directory:
             )
         return found[0]
 
-    def _entries(self, deadline: float) -> Iterator[_Entry]:
+    def _entries(self, deadline: float) -> Iterator[tuple[str, Image]]:
         with self._opened() as directory:
             for name in sorted(os.listdir(directory)):
                 if name.startswith(".") or not name.endswith(_SUFFIX):
@@ -115,7 +116,7 @@ class Directory:
                 _check_time(deadline, self._path)
                 file = name.removesuffix(_SUFFIX)
                 try:
-                    yield _Entry(file, _read_image(directory, file))
+                    yield file, _read_image(directory, file)
                 except (OSError, _Unusable) as error:
                     self._log_skipped(file, str(error))
 
@@ -124,11 +125,9 @@ class Directory:
         try:
             directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise exception.ServiceUnavailable(
+            raise _unavailable(
                 f"cannot read the images in {self._path}: {error.strerror}",
-                hint="check [os_acc_bitstreams] directory",
-                service=exception.ServiceType.IMAGE,
-                reason=exception.OutageReason.LOCAL_SOURCE,
+                "check [os_acc_bitstreams] directory",
             ) from error
         try:
             if os.fstat(directory).st_mode & stat.S_IWOTH:
@@ -143,18 +142,8 @@ class Directory:
     def _log_skipped(self, name: str, why: str) -> None:
         if (name, why) not in self._logged:
             self._logged.add((name, why))
-            LOG.warning(
-                "skipping image %s in %s: %s",
-                exception.show(name),
-                self._path,
-                why,
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Entry:
-    file: str
-    image: Image
+            shown = exception.show(name)
+            LOG.warning("skipping image %s in %s: %s", shown, self._path, why)
 
 
 def _pieces(file: io.FileIO, deadline: float, path: str) -> Iterator[bytes]:
@@ -163,11 +152,7 @@ def _pieces(file: io.FileIO, deadline: float, path: str) -> Iterator[bytes]:
         try:
             piece = file.read(_PIECE)
         except OSError as error:
-            raise exception.ServiceUnavailable(
-                f"cannot read {path}: {error.strerror}",
-                service=exception.ServiceType.IMAGE,
-                reason=exception.OutageReason.LOCAL_SOURCE,
-            ) from error
+            raise _unavailable(f"cannot read {path}: {error.strerror}") from error
         if not piece:
             return
         yield piece
@@ -175,11 +160,14 @@ def _pieces(file: io.FileIO, deadline: float, path: str) -> Iterator[bytes]:
 
 def _check_time(deadline: float, path: str) -> None:
     if time.monotonic() >= deadline:
-        raise exception.ServiceUnavailable(
-            f"{path} was not read in time",
-            service=exception.ServiceType.IMAGE,
-            reason=exception.OutageReason.LOCAL_SOURCE,
-        )
+        raise _unavailable(f"{path} was not read in time")
+
+
+def _unavailable(message: str, hint: str = "") -> exception.ServiceUnavailable:
+    service, reason = exception.ServiceType.IMAGE, exception.OutageReason.LOCAL_SOURCE
+    return exception.ServiceUnavailable(
+        message, hint=hint, service=service, reason=reason
+    )
 
 
 def _open(directory: int, name: str) -> int:

@@ -27,7 +27,7 @@ from typing import BinaryIO, Final, NoReturn
 
 from os_acc import exception
 from os_acc.bitstreams import properties
-from os_acc.objects.image import Header, Image, ImageFormat
+from os_acc.objects.bitstream import Header, Image, ImageFormat
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.rest.responses import JsonValue

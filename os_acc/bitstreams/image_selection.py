@@ -15,8 +15,12 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.bitstreams import formats, options, policy, properties
-from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.bitstream import (
+    Bitstream,
+    BitstreamRequest,
+    Image,
+    parse_bitstream_request,
+)
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 
@@ -46,29 +50,21 @@ class _Found:
         return f"{title}: {why}" if why else title
 
 
-def filters(request: BitstreamRequest) -> dict[str, str]:
-    """Return the filters of a source for all images that may match a request.
-
-    UUIDs can be written in several ways, and a source compares text: for a
-    function, the filter matches all bitstreams.
-    """
-    if request.bitstream_name:
-        return {"name": request.bitstream_name}
-    return {"tag": properties.TAG}
-
-
 def searches(
     request: BitstreamRequest, rules: policy.ImagePolicy
 ) -> Iterator[dict[str, str]]:
     """Yield the filters of a source for the images that the policy allows.
 
     With an administrator's credentials, an unfiltered search lists the images of all
-    projects; it is slow in clouds with many images.
+    projects; it is slow in clouds with many images. UUIDs can be written in several
+    ways, and a source compares text: for a function, all bitstreams are searched.
     """
+    name = request.bitstream_name
+    wanted = {"name": name} if name else {"tag": properties.TAG}
     for project in sorted(rules.projects):
-        yield filters(request) | {"owner": project}
+        yield wanted | {"owner": project}
     if rules.public:
-        yield filters(request) | {"visibility": "public"}
+        yield wanted | {"visibility": "public"}
 
 
 def choose(
@@ -111,11 +107,12 @@ def answers(request: BitstreamRequest, image: Image) -> bool:
     """
     matches = []
     if request.bitstream_id:
-        matches.append(_canonical(image.id) == _canonical(request.bitstream_id))
+        wanted = properties.canonical(request.bitstream_id)
+        matches.append(properties.canonical(image.id) == wanted)
     if request.bitstream_name:
         matches.append(image.name == request.bitstream_name)
     if request.function_id:
-        wanted = _canonical(request.function_id)
+        wanted = properties.canonical(request.function_id)
         matches.append(wanted in properties.function_ids(image))
     if request.function_name:
         matches.append(request.function_name in properties.function_names(image))
@@ -133,7 +130,7 @@ def merged(
     :raises InvalidExtraSpec: the requests contradict each other, or the image's
         request is invalid.
     """
-    asked = list(_asked_by(vm_image)) if vm_image is not None else []
+    asked = list(_asked_by(vm_image))
     if flavor is None:
         return _together(asked)
     for request in asked:
@@ -158,7 +155,7 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
     :raises InvalidExtraSpec: the requests contradict each other.
     """
     image = bitstream.image
-    for request in _asked_by(vm_image) if vm_image is not None else ():
+    for request in _asked_by(vm_image):
         if request.bitstream_id or request.bitstream_name:
             agrees = answers(request, image)
         elif request.function_id:
@@ -178,7 +175,7 @@ def function_requests(
     request: BitstreamRequest, vm_image: Image | None
 ) -> tuple[BitstreamRequest, ...]:
     """Return the requests of a flavor and of the VM's image that name a function."""
-    asked = [request, *(_asked_by(vm_image) if vm_image is not None else ())]
+    asked = [request, *_asked_by(vm_image)]
     return tuple(each for each in asked if each.function_id or each.function_name)
 
 
@@ -222,12 +219,14 @@ def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
     return BitstreamRequest(**combined) if combined else None
 
 
-def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
+def _asked_by(vm_image: Image | None) -> Iterator[BitstreamRequest]:
+    if vm_image is None:
+        return
     for field, names in _OF_VM_IMAGES.items():
         found: dict[BitstreamRequest, str] = {}
         for key, value in properties.stated(vm_image, names):
             try:
-                found.setdefault(bitstream_requests.read(field, value), key)
+                found.setdefault(parse_bitstream_request(field, value), key)
             except exception.InvalidInput as error:
                 raise exception.InvalidExtraSpec(
                     f"property {key} of the instance's image "
@@ -322,7 +321,3 @@ def _listed(found: Sequence[_Found]) -> str:
     if (more := len(found) - _MOST_LISTED) > 0:
         listed.append(f"and {more} more")
     return "; ".join(listed)
-
-
-def _canonical(text: str) -> str:
-    return canonical_uuid(text) or text

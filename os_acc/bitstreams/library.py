@@ -16,7 +16,6 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams import (
-    download,
     formats,
     image_selection,
     options,
@@ -24,20 +23,14 @@ from os_acc.bitstreams import (
     properties,
 )
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.source import ImageSource
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image
+from os_acc.bitstreams.source import ImageSource, Progress
+from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.store import errors
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
-
-_LEVELS = {
-    options.InvisibleImage.QUIET: logging.DEBUG,
-    options.InvisibleImage.WARNED: logging.WARNING,
-}
 
 
 def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
@@ -62,7 +55,7 @@ def _source(conf: cfg.ConfigOpts, settings: options.BitstreamSettings) -> ImageS
         from os_acc.bitstreams.directory import Directory
 
         return Directory(settings.directory)
-    from os_acc.bitstreams.glance.source import Glance
+    from os_acc.bitstreams.glance import Glance
 
     return Glance(conf)
 
@@ -75,7 +68,8 @@ class Library:
     :param make_source: creates the image source at the first access.
     :param certificates: the directory of trusted certificates, if the policy
         requires signatures.
-    :param unseen: the reaction to an instance's image that is not visible.
+    :param unseen: the level at which an instance's image is logged that is not
+        visible; None: it is an error.
     :ivar cache: the images on this host.
     """
 
@@ -85,7 +79,7 @@ class Library:
         cache: Cache,
         rules: policy.ImagePolicy,
         certificates: str = "",
-        unseen: options.InvisibleImage = options.InvisibleImage.WARNED,
+        unseen: int | None = logging.WARNING,
     ) -> None:
         self._make_source = make_source
         self._made: list[ImageSource] = []
@@ -151,12 +145,12 @@ class Library:
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
-            if self._unseen is options.InvisibleImage.REFUSED:
+            if self._unseen is None:
                 raise
             # The host may not use bitstreams at all.
             LOG.debug("the image of instance %s is not read: %s", instance, error)
         except exception.ImageNotFound as error:
-            if self._unseen is options.InvisibleImage.REFUSED:
+            if self._unseen is None:
                 raise exception.ImageNotFound(
                     f"cannot read image {image_id} of instance {instance}; its "
                     f"bitstream request is unknown: {error.message}",
@@ -164,7 +158,7 @@ class Library:
                     f"instance_images in [{options.GROUP.name}] to ignore",
                 ) from error
             LOG.log(
-                _LEVELS[self._unseen],
+                self._unseen,
                 "cannot read image %s of instance %s (%s): a bitstream that it "
                 "requests is not programmed; give os_acc the credentials of an "
                 "administrator, or set instance_images in [%s] to required",
@@ -214,7 +208,7 @@ class Library:
         self,
         image: Image,
         deadline: float,
-        progress: download.Progress | None = None,
+        progress: Progress | None = None,
         region: Region | None = None,
     ) -> Iterator[Bitstream]:
         """Provide the verified file of an image for the duration of the context.

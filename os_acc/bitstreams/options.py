@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
+import logging
 import os
 from typing import Any, Self
 
@@ -141,13 +141,29 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     ),
 )
 
+# The privileged helper also reads these options, and no other one of the service: by
+# them it finds the cached bitstreams, and the tools that load them.
 
-class InvisibleImage(enum.Enum):
-    """The reaction to an instance's image that is not visible."""
+#: The group of :data:`STATE_PATH`.
+STATE_GROUP = "os_acc"
+#: The group of :data:`XRT_TOOLS`; the plugin's entry point is ``xrt``.
+XRT_GROUP = "os_acc_xrt"
 
-    QUIET = "a debug message"
-    WARNED = "a warning"
-    REFUSED = "an error"
+STATE_PATH = cfg.StrOpt(
+    "state_path",
+    default="/var/lib/os_acc",
+    help="Directory of the leases, the journal, the locks and the cached "
+    "bitstreams. It must be on a local file system that survives a reboot, "
+    "and belong to the user that runs nova-compute.",
+)
+
+XRT_TOOLS = cfg.StrOpt(
+    "tools",
+    default="/opt/xilinx/xrt/bin",
+    help="Directory of the XRT tools xbmgmt and xbutil. The tools run as root: "
+    "the directory and the tools must belong to root, and no other user may "
+    "have write permission.",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,7 +174,8 @@ class BitstreamSettings:
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
     :ivar certificates: absolute path.
-    :ivar unseen: the reaction to an instance's image that is not visible.
+    :ivar unseen: the level at which an instance's image is logged that is not
+        visible; None: it is an error.
     :ivar reprogram_at_release: whether a release programs the recorded image again.
     """
 
@@ -166,7 +183,7 @@ class BitstreamSettings:
     directory: str
     cache_size: int
     certificates: str
-    unseen: InvisibleImage
+    unseen: int | None
     reprogram_at_release: bool
 
     @classmethod
@@ -208,13 +225,11 @@ def not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
     return group[name]
 
 
-def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
+def _unseen(group: cfg.ConfigOpts.GroupAttr) -> int | None:
     if not_empty(group, "instance_images") == "required":
-        return InvisibleImage.REFUSED
+        return None
     # With bitstreams in a directory, the instances' images are never visible.
-    return (
-        InvisibleImage.QUIET if group.source == "directory" else InvisibleImage.WARNED
-    )
+    return logging.DEBUG if group.source == "directory" else logging.WARNING
 
 
 def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:

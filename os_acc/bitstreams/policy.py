@@ -17,8 +17,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams import options, properties
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Header, Image, ImageFormat
+from os_acc.objects.bitstream import Digest, Header, Image, ImageFormat
 
 #: An image that lacks one of these is not signed (Glance: "Image Signature
 #: Verification").

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciIdentity
 
@@ -98,7 +98,7 @@ def stated(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 def function_ids(image: Image) -> tuple[str, ...]:
     """Return the IDs of the image's functions; UUIDs in canonical form."""
     found = _listed(image, FUNCTION_ID_NAMES)
-    return tuple(dict.fromkeys(map(_canonical, found)))
+    return tuple(dict.fromkeys(map(canonical, found)))
 
 
 def function_names(image: Image) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def region_id(image: Image) -> str | None:
 
     Contradicting properties yield a text that matches no region.
     """
-    found = {_canonical(value) for _, value in stated(image, REGION_NAMES)}
+    found = {canonical(value) for _, value in stated(image, REGION_NAMES)}
     return " and ".join(sorted(found)) if found else None
 
 
@@ -132,5 +132,6 @@ def _listed(image: Image, names: Sequence[str]) -> Iterator[str]:
             yield value
 
 
-def _canonical(value: str) -> str:
+def canonical(value: str) -> str:
+    """Return a UUID in canonical form, and any other value as it is written."""
     return canonical_uuid(value) or value

@@ -1,29 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Verification of image signatures, as in Glance and Nova.
+"""Verification of image signatures, and the certificates of trusted signers.
 
-The four properties ``img_signature*`` (Glance: "Image Signature Verification") are
-checked with the verifiers of ``cursive``, as in those services. Only the certificate
-comes from elsewhere: cursive reads it from a key manager.
+The service and the privileged helper check the four properties ``img_signature*`` as
+Glance and Nova do (Glance: "Image Signature Verification"). Those services read
+certificates from a key manager; a compute node would need credentials for it, and
+could not program during its outages. Here a certificate is trusted if it is in the
+operator's directory, is valid now, and is self-signed or was issued by authorities that
+are in the directory and valid too.
 """
 
 from __future__ import annotations
 
-from typing import BinaryIO, Final, Protocol
+import base64
+import dataclasses
+import datetime
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, padding, rsa, utils
 
 from os_acc import deadlines, exception
 from os_acc.bitstreams import policy, properties
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 from os_acc.objects.instance import canonical_uuid
 
+_HASHES: Final[Mapping[str, tuple[str, hashes.HashAlgorithm]]] = {
+    "SHA-224": ("sha224", hashes.SHA224()),
+    "SHA-256": ("sha256", hashes.SHA256()),
+    "SHA-384": ("sha384", hashes.SHA384()),
+    "SHA-512": ("sha512", hashes.SHA512()),
+}
+# The curves of Glance's documentation.
+_CURVES: Final = (
+    "SECT409K1", "SECT409R1", "SECT571K1", "SECT571R1", "SECP384R1", "SECP521R1",
+)  # fmt: skip
+_KINDS: Final = frozenset({"RSA-PSS", "DSA", *(f"ECC_{curve}" for curve in _CURVES)})
 _PIECE: Final = 2**20
+_LARGEST: Final = 2**20
+# Authorities between a signer and a root, to end at a cycle.
+_DEEPEST: Final = 5
+# NIST SP 800-57: shorter keys must not be used for signatures.
+_SHORTEST_KEY: Final = 2048
 
 
-class _Verifier(Protocol):
-    def update(self, data: bytes) -> None: ...
-
-    def verify(self) -> None: ...
+class SignatureUnusable(Exception):
+    """A signature that is invalid for any content; the message follows its name."""
 
 
 def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> None:
@@ -41,68 +69,301 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
     :raises InvalidConfiguration: the certificates cannot be read.
     :raises DeviceStuck: the deadline has passed.
     """
-    from cryptography.exceptions import InvalidSignature
-
     digest = Digest.of(image)
-    verifier, hashed = _verifier(image, certificates), digest.new()
-    file.seek(0)
-    while piece := file.read(_PIECE):
-        deadlines.left(deadline)
-        verifier.update(piece)
-        hashed.update(piece)
-    if hashed.hexdigest() != digest.value:
-        raise exception.ImageUnusable(
-            f"the file is not the one of image {properties.title(image)}: "
-            f"its {digest.algorithm} is {hashed.hexdigest()}, not "
-            f"{digest.value}"
-        )
+    given = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
+    if not all(given):
+        raise _invalid(image, "is missing")
+
+    def digest_for(algorithm: str) -> bytes:
+        signed, hashed = hashlib.new(algorithm), digest.new()
+        file.seek(0)
+        while piece := file.read(_PIECE):
+            deadlines.left(deadline)
+            signed.update(piece)
+            hashed.update(piece)
+        if hashed.hexdigest() != digest.value:
+            raise exception.ImageUnusable(
+                f"the file is not the one of image {properties.title(image)}: "
+                f"its {digest.algorithm} is {hashed.hexdigest()}, not {digest.value}"
+            )
+        return signed.digest()
+
     try:
-        verifier.verify()
+        check(given, certificates, digest_for)
+    except SignatureUnusable as error:
+        raise _invalid(image, str(error)) from error
     except InvalidSignature as error:
         raise _invalid(image, "does not match its file") from error
 
 
-def _verifier(image: Image, certificates: str) -> _Verifier:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cursive import exception as cursive  # type: ignore[import-untyped]
-    from cursive import signature_utils
+def check(
+    given: Sequence[str], certificates: str, digest_for: Callable[[str], bytes]
+) -> None:
+    """Check the signature of a content by a trusted signer.
 
-    from os_acc.bitstreams.certificates import trusted, unfit_key
-
-    parts = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
-    if not all(parts):
-        raise _invalid(image, "is missing")
-    text, method, kind, certificate = parts
+    :param given: the values of :data:`.policy.SIGNATURE_PROPERTIES`.
+    :param digest_for: returns the digest of the content by an algorithm of hashlib.
+    :raises SignatureUnusable: a value is invalid, or does not suit the key.
+    :raises InvalidSignature: it is the signature of another content or key.
+    :raises ImageRefused: the signer is not trusted.
+    :raises InvalidConfiguration: the certificates cannot be read.
+    """
+    text, method, kind, certificate = given
+    if method not in _HASHES:
+        raise SignatureUnusable("has an unknown hash method")
     certificate_id = canonical_uuid(certificate)
     if certificate_id is None:
-        raise _invalid(
-            image,
-            f"names certificate {exception.show(certificate)}, which is not a UUID",
-        )
+        shown = exception.show(certificate)
+        raise SignatureUnusable(f"names certificate {shown}, which is not a UUID")
     try:
         key = trusted(certificates, certificate_id).public_key()
     except UnsupportedAlgorithm as error:
-        raise _invalid(image, "has a certificate with an unknown key") from error
-    if (why := unfit_key(key, kind)) is not None:
-        raise _invalid(image, why)
+        raise SignatureUnusable("has a certificate with an unknown key") from error
+    if kind not in _KINDS:
+        raise SignatureUnusable("has an unknown key type")
+    if (why := _unfit_key(key, kind)) is not None:
+        raise SignatureUnusable(why)
     try:
-        verifier: _Verifier | None = signature_utils.SignatureKeyType.lookup(
-            kind
-        ).create_verifier(
-            signature_utils.get_signature(text),
-            signature_utils.get_hash_method(method),
-            key,
+        # Tools break the lines of base64.
+        signature = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise SignatureUnusable("is not base64") from error
+    name, algorithm = _HASHES[method]
+    digest = digest_for(name)
+    try:
+        _verify(key, signature, digest, algorithm)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SignatureUnusable(f"cannot be verified: {error}") from error
+
+
+def _unfit_key(key: object, kind: str) -> str | None:
+    """Return the reason why a key cannot verify a kind of signature, or None."""
+    match key:
+        case rsa.RSAPublicKey():
+            own = "RSA-PSS"
+        case dsa.DSAPublicKey():
+            own = "DSA"
+        case ec.EllipticCurvePublicKey():
+            own = f"ECC_{key.curve.name.upper()}"
+        case _:
+            own = "another kind"
+    if own != kind:
+        return f"is of {kind}, but the certificate's key is of {own}"
+    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
+        key.key_size < _SHORTEST_KEY
+    ):
+        return (
+            f"is by a key of {key.key_size} bits; at least {_SHORTEST_KEY} are required"
         )
-    # ValueError: cursive does not catch the error of invalid base64.
-    except (cursive.SignatureVerificationError, ValueError) as error:
-        raise _invalid(image, f"is invalid: {exception.show(str(error))}") from error
-    if verifier is None:
-        raise _invalid(image, "is empty")
-    return verifier
+    return None
+
+
+def _verify(
+    key: object, signature: bytes, digest: bytes, algorithm: hashes.HashAlgorithm
+) -> None:
+    hashed = utils.Prehashed(algorithm)
+    match key:
+        case rsa.RSAPublicKey():
+            pss = padding.PSS(padding.MGF1(algorithm), padding.PSS.MAX_LENGTH)
+            key.verify(signature, digest, pss, hashed)
+        case ec.EllipticCurvePublicKey():
+            key.verify(signature, digest, ec.ECDSA(hashed))
+        case dsa.DSAPublicKey():
+            key.verify(signature, digest, hashed)
+        case _:
+            raise ValueError("the key cannot sign images")
 
 
 def _invalid(image: Image, what: str) -> exception.ImageUnusable:
     return exception.ImageUnusable(
         f"the signature of image {properties.title(image)} {what}",
         hint="sign the image again; it was not programmed",
+    )
+
+
+# -- certificates --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CertificateStatus:
+    """The state of a file in the operator's directory.
+
+    :ivar is_signer: whether its name is that of a signing certificate.
+    :ivar why_not: the reason why it is unusable, or ''.
+    """
+
+    name: str
+    is_signer: bool
+    why_not: str
+
+
+def survey(directory: str) -> tuple[CertificateStatus, ...]:
+    """Return the state of all certificates, of signers and authorities.
+
+    :raises InvalidConfiguration: the directory is unreadable or world-writable.
+    """
+    _check_writers(directory)
+    return tuple(_status(directory, name) for name in _names(directory))
+
+
+def trusted(directory: str, certificate_id: str) -> x509.Certificate:
+    """Return a certificate that is trusted now.
+
+    :param certificate_id: canonical UUID; the file is ``<id>.pem``.
+    :raises ImageRefused: it does not exist, is not valid now, is not for
+        signatures, or its issuer is not trusted.
+    :raises InvalidConfiguration: the directory or the file is unreadable, or the
+        directory is world-writable.
+    """
+    _check_writers(directory)
+    path = os.path.join(directory, f"{certificate_id}.pem")
+    try:
+        certificate = _load(path)[0]
+    except FileNotFoundError as error:
+        raise exception.ImageRefused(
+            f"certificate {certificate_id} is not trusted: there is no such file",
+            hint=f"if its owner may sign images, copy it to {path}",
+        ) from error
+    except OSError as error:
+        raise _unusable(path, error) from error
+    except ValueError as error:
+        raise exception.InvalidConfiguration(
+            f"{path} is not a certificate: {exception.show(str(error))}"
+        ) from error
+    if (why := _not_now(certificate)) or (why := _not_for_signatures(certificate)):
+        raise exception.ImageRefused(f"certificate {certificate_id} {why}")
+    if not _anchored(certificate, tuple(_authorities(directory)), below=0):
+        raise exception.ImageRefused(
+            f"certificate {certificate_id} was issued by "
+            f"{exception.show(certificate.issuer.rfc4514_string())}, "
+            "which is not trusted",
+            hint=f"copy the issuer's valid certificate into {directory}",
+        )
+    return certificate
+
+
+def _status(directory: str, name: str) -> CertificateStatus:
+    stem = name.removesuffix(".pem")
+    is_signer = canonical_uuid(stem) == stem
+    why_not = ""
+    try:
+        if is_signer:
+            trusted(directory, stem)
+        else:
+            expired = map(_not_now, _load(os.path.join(directory, name)))
+            why_not = next(filter(None, expired), "")
+    except exception.OsAccError as error:
+        why_not = error.message
+    except OSError as error:
+        why_not = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        why_not = f"is not a certificate: {exception.show(str(error))}"
+    return CertificateStatus(name, is_signer, why_not)
+
+
+def _anchored(
+    certificate: x509.Certificate, authorities: tuple[x509.Certificate, ...], below: int
+) -> bool:
+    """Return whether the chain ends at a self-signed certificate.
+
+    :param below: authorities between this certificate and the signer.
+    """
+    if _issued(certificate, certificate):
+        return True
+    return below < _DEEPEST and any(
+        _may_issue(authority, below)
+        and _issued(authority, certificate)
+        and _anchored(authority, authorities, below + 1)
+        for authority in authorities
+    )
+
+
+def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    # The names differ; the key cannot sign; or it is not the signing key.
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _may_issue(authority: x509.Certificate, below: int) -> bool:
+    constraints = _extension(authority, x509.BasicConstraints)
+    usage = _extension(authority, x509.KeyUsage)
+    return (
+        not _not_now(authority)
+        and isinstance(constraints, x509.BasicConstraints)
+        and constraints.ca
+        and (constraints.path_length is None or below <= constraints.path_length)
+        and (not isinstance(usage, x509.KeyUsage) or usage.key_cert_sign)
+    )
+
+
+def _not_now(certificate: x509.Certificate) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    if now < certificate.not_valid_before_utc:
+        return f"is not valid before {certificate.not_valid_before_utc.isoformat()}"
+    if now > certificate.not_valid_after_utc:
+        return f"was valid until {certificate.not_valid_after_utc.isoformat()}"
+    return ""
+
+
+def _not_for_signatures(certificate: x509.Certificate) -> str:
+    usage = _extension(certificate, x509.KeyUsage)
+    if isinstance(usage, x509.KeyUsage) and not (
+        usage.digital_signature or usage.content_commitment
+    ):
+        return "has a key usage without signatures"
+    return ""
+
+
+def _extension(
+    certificate: x509.Certificate, kind: type[x509.ExtensionType]
+) -> x509.ExtensionType | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _authorities(directory: str) -> Iterator[x509.Certificate]:
+    for name in _names(directory):
+        try:
+            yield from _load(os.path.join(directory, name))
+        # An unreadable authority vouches for none; others may.
+        except (OSError, ValueError):
+            continue
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(each for each in os.listdir(directory) if each.endswith(".pem"))
+    except OSError as error:
+        raise _unusable(directory, error) from error
+
+
+def _load(path: str) -> list[x509.Certificate]:
+    with open(path, "rb") as file:
+        found = x509.load_pem_x509_certificates(file.read(_LARGEST))
+    for certificate in found:
+        # These properties parse lazily: errors are to occur here.
+        _ = certificate.extensions, certificate.issuer, certificate.subject
+    return found
+
+
+def _check_writers(directory: str) -> None:
+    try:
+        mode = os.stat(directory).st_mode
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    if mode & stat.S_IWOTH:
+        raise exception.InvalidConfiguration(
+            f"{directory} is world-writable: any user could add a trusted signer"
+        )
+
+
+def _unusable(path: str, error: OSError) -> exception.InvalidConfiguration:
+    return exception.InvalidConfiguration(
+        f"cannot read {path}: {error.strerror}",
+        hint="check certificates in [os_acc_bitstreams]",
     )

@@ -10,27 +10,30 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TextIO, TypeVar
 
 from os_acc import exception
 from os_acc.objects import mdev
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
+_T = TypeVar("_T")
+
 
 def device_address(text: str) -> mdev.DeviceAddress:
     """Convert a PCI address, or the slot of a mediated device."""
-    try:
-        return mdev.parse_address(text)
-    except exception.InvalidInput as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return _parsed(mdev.parse_address, text)
 
 
 def address(text: str) -> PciAddress:
     """Convert a PCI address."""
+    return _parsed(PciAddress.parse, text)
+
+
+def _parsed(parse: Callable[[str], _T], text: str) -> _T:
     try:
-        return PciAddress.parse(text)
+        return parse(text)
     except exception.InvalidInput as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -141,15 +144,15 @@ def cells(text: str) -> tuple[int, ...]:
 
 def new_file(path: str) -> TextIO:
     """Open a file for writing, in UTF-8, without truncating it yet."""
+
+    def keeping(name: str, flags: int) -> int:
+        return os.open(name, flags & ~os.O_TRUNC, 0o666)
+
     # Opened during parsing, while root still has access to its own files.
     try:
-        return open(path, "w", encoding="utf-8", opener=_keeping)
+        return open(path, "w", encoding="utf-8", opener=keeping)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
-
-
-def _keeping(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def json_file(path: str) -> Any:
@@ -164,3 +167,11 @@ def json_file(path: str) -> Any:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from error
+
+
+#: Keywords of ``add_argument()`` for an argument of this type.
+UUID: Final[dict[str, Any]] = {"metavar": "UUID", "type": uuid}
+DEVICE: Final[dict[str, Any]] = {"metavar": "ADDRESS", "type": device_address}
+FUNCTION: Final[dict[str, Any]] = {"metavar": "ADDRESS", "type": address}
+CELLS: Final[dict[str, Any]] = {"metavar": "NUMBERS", "type": cells}
+SECONDS: Final[dict[str, Any]] = {"metavar": "SECONDS", "type": seconds}

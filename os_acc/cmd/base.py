@@ -7,30 +7,43 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cliff import columns, command, lister, show
 
 from os_acc import conf, exception
-from os_acc.cmd import configuration, identity
-from os_acc.cmd.app import OsAcc
-from os_acc.cmd.suggestions import add_suggestions
+from os_acc.cmd import environment
+from os_acc.cmd.main import OsAcc
 from os_acc.objects import device_spec
 
 # Each method imports what it calls: a command starts in a fraction of a second.
 if TYPE_CHECKING:
-    from os_acc import plugins
     from os_acc.attach.manager import Manager
     from os_acc.bitstreams.library import Library
     from os_acc.host.pci_ids import ModelNames
     from os_acc.inspection import HostInspection
-    from os_acc.store.readonly import StoreSnapshot
+    from os_acc.store.snapshot import StoreSnapshot
 
+_T = TypeVar("_T")
+
+#: The value of an object in each column of a table, by the column's name.
+Columns: TypeAlias = Mapping[str, Callable[[_T], Any]]
 #: The names of columns, and the rows.
 Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
 #: The names of an object's fields, and their values.
 ShownObject: TypeAlias = tuple[Sequence[str], Iterable[Any]]
+
+
+def table(columns: Columns[_T], found: Iterable[_T]) -> Table:
+    """Return the table of these objects."""
+    rows = [tuple(value(each) for value in columns.values()) for each in found]
+    return tuple(columns), rows
+
+
+def fields(columns: Columns[_T], found: _T) -> ShownObject:
+    """Return one object with the columns of a table as its fields."""
+    return tuple(columns), tuple(value(found) for value in columns.values())
 
 
 class Acting(command.Command):
@@ -45,8 +58,7 @@ class Acting(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
         parser = super().get_parser(prog_name)
-        os_acc = self.os_acc
-        add_suggestions(parser, os_acc.parser, lambda: os_acc.words)
+        self.os_acc.add_suggestions(parser)
         return parser
 
     def get_epilog(self) -> str:
@@ -84,23 +96,19 @@ class Acting(command.Command):
         """The options of os_acc."""
         return conf.Settings.load(self.os_acc.config)
 
+    def deadline(self, timeout: float | None = None) -> float:
+        """Return the end of a timeout, on the clock of :func:`time.monotonic`.
+
+        :param timeout: in seconds; default: ``[os_acc] plug_timeout``.
+        """
+        return time.monotonic() + (timeout or self.settings.plug_timeout)
+
     def look(self) -> HostInspection:
         """Return an inspection of the host, without side effects."""
         from os_acc import inspection
 
-        self._drop_root()
+        self.drop_root()
         return inspection.look(self.os_acc.config, self.os_acc.root)
-
-    def plugins(self) -> plugins.Plugins:
-        """Return the loaded plugins, and the ones set aside; root becomes the owner.
-
-        :raises InvalidConfiguration: an option cannot be used.
-        """
-        from os_acc import plugins
-
-        self._drop_root()
-        enabled = self.settings.enabled_plugins
-        return plugins.load(self.os_acc.config, self.os_acc.root, enabled)
 
     def models(self, look: HostInspection) -> ModelNames:
         """Return the model names of the host's functions, as far as they are known."""
@@ -114,10 +122,10 @@ class Acting(command.Command):
 
         :param events: number of the newest events to read as well.
         """
-        from os_acc.store import readonly
+        from os_acc.store import snapshot
 
-        self._drop_root()
-        return readonly.read(self.settings.state_path, events=events)
+        self.drop_root()
+        return snapshot.read(self.settings.state_path, events=events)
 
     def library(self) -> Library:
         """Return the bitstream library; root becomes the state's owner.
@@ -127,9 +135,9 @@ class Acting(command.Command):
         from os_acc.bitstreams import library
         from os_acc.store.locks import Locks
 
-        self._drop_root()
+        self.drop_root()
         state_path = self.settings.state_path
-        return library.build(self.os_acc.config, state_path, Locks.below(state_path))
+        return library.build(self.os_acc.config, state_path, Locks(state_path))
 
     def manager(self) -> Manager:
         """Return a manager ready to act; root becomes the state's owner.
@@ -142,12 +150,12 @@ class Acting(command.Command):
 
         settings = self.settings
         if os.geteuid() == 0:
-            identity.check_owner(settings.state_path)
+            environment.check_owner(settings.state_path)
             # Before root drops its privileges: root starts helpers without sudo.
             client.Helper(settings.write_timeout, settings.helper_start_timeout).start(
                 time.monotonic() + settings.initialize_timeout
             )
-            identity.become_owner(settings.state_path)
+            environment.become_owner(settings.state_path)
         return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
 
     def remark(self, text: str) -> None:
@@ -157,14 +165,15 @@ class Acting(command.Command):
     def remark_if_none_named(self) -> None:
         """Print where to configure devices, if none is configured."""
         if not device_spec.parse(self.settings.device_spec).entries:
-            files = configuration.read_files(self.os_acc.config)
-            where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
+            files = environment.read_files(self.os_acc.config)
+            where = " or ".join(files) or f"a file ({environment.NAME_IT})"
             self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
-    def _drop_root(self) -> None:
+    def drop_root(self) -> None:
+        """Become the owner of the state directory, if it exists."""
         if os.path.isdir(self.settings.state_path):
             # Plugins are third-party code and need no root to inspect the host.
-            identity.become_owner(self.settings.state_path)
+            environment.become_owner(self.settings.state_path)
 
     def _print_error(self, error: exception.OsAccError) -> None:
         self.remark(error.message)
@@ -211,9 +220,10 @@ class Formatted(columns.FormattableColumn[Any]):
         """Return the text."""
         return self._text
 
-    def machine_readable(self) -> Any:
-        """Return the value."""
-        return self._value
+
+def plain(text: str) -> str:
+    """Replace characters that are unprintable or invalid in XML."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:

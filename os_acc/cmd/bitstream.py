@@ -7,16 +7,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from os_acc.bitstreams.cache_files import CachedImage
-from os_acc.bitstreams.download import Progress
+from os_acc.bitstreams.cache import CachedImage
 from os_acc.bitstreams.library import Library
-from os_acc.cmd import arguments, base, identity
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream
+from os_acc.bitstreams.source import Progress
+from os_acc.cmd import arguments, base, environment
+from os_acc.objects.bitstream import Bitstream, Digest
 
 
 class BitstreamList(base.Listing):
@@ -27,13 +25,11 @@ class BitstreamList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         cache = self.library().cache
-        return (
-            (*_HASH, "Size", "Last Used", "In Use"),
-            [
-                (*_row(each, parsed_args), _moment(each.used), cache.is_used(each))
-                for each in cache.entries()
-            ],
-        )
+        used: base.Columns[CachedImage] = {
+            "Last Used": lambda each: _moment(each.used),
+            "In Use": cache.is_used,
+        }
+        return base.table({**_CACHED, **used}, cache.entries())
 
 
 class BitstreamFetch(base.Listing):
@@ -53,8 +49,7 @@ class BitstreamFetch(base.Listing):
         )
         parser.add_argument(
             "--timeout",
-            metavar="SECONDS",
-            type=arguments.seconds,
+            **arguments.SECONDS,
             help="time limit for each image; default: [os_acc] plug_timeout",
         )
         parser.add_argument(
@@ -65,17 +60,14 @@ class BitstreamFetch(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
-        seconds = parsed_args.timeout or self.settings.plug_timeout
-        images = self.library()
-        found = [self._fetched(images, text, seconds) for text in parsed_args.image]
-        number = len(_FETCHED) if parsed_args.long else len(_FETCHED) - len(_LONG)
-        return _FETCHED[:number], [
-            _fetched_row(each, parsed_args)[:number] for each in found
-        ]
+        environment.check_owner(self.settings.state_path)
+        images, timeout = self.library(), parsed_args.timeout
+        found = [self._fetched(images, text, timeout) for text in parsed_args.image]
+        columns = _FETCHED | _LONG if parsed_args.long else _FETCHED
+        return base.table(columns, found)
 
-    def _fetched(self, images: Library, text: str, seconds: float) -> Bitstream:
-        deadline = time.monotonic() + seconds
+    def _fetched(self, images: Library, text: str, timeout: float | None) -> Bitstream:
+        deadline = self.deadline(timeout)
         image = images.named(text, deadline)
         with (
             progress_bar(self.app.stderr, image.id) as report,
@@ -92,16 +84,15 @@ class BitstreamVerify(base.Listing):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
-        return (*_HASH, "Size", "Result"), list(self._verified(parsed_args))
-
-    def _verified(self, parsed_args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+        environment.check_owner(self.settings.state_path)
         cache = self.library().cache
-        for each in cache.entries():
-            deadline = time.monotonic() + self.settings.plug_timeout
-            is_sound = cache.verify(each.digest, deadline)
+
+        def result(image: CachedImage) -> str:
+            is_sound = cache.verify(image.digest, self.deadline())
             self.is_failed |= not is_sound
-            yield (*_row(each, parsed_args), "sound" if is_sound else "altered")
+            return "sound" if is_sound else "altered"
+
+        return base.table({**_CACHED, "Result": result}, cache.entries())
 
 
 class BitstreamPrune(base.Listing):
@@ -120,38 +111,36 @@ class BitstreamPrune(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
-        deadline = time.monotonic() + self.settings.plug_timeout
-        gone = self.library().cache.prune(parsed_args.size, deadline)
-        return (*_HASH, "Size"), [_row(each, parsed_args) for each in gone]
+        environment.check_owner(self.settings.state_path)
+        gone = self.library().cache.prune(parsed_args.size, self.deadline())
+        return base.table(_CACHED, gone)
 
 
-_HASH = ("Hash Algorithm", "Hash")
-_LONG = ("Built For", "Functions")
-_FETCHED = ("ID", "Name", *_HASH, "Size", "Format", *_LONG)
 # Enough to distinguish images, and short enough for a terminal.
 _SHOWN = 16
 
 
-def _fetched_row(
-    bitstream: Bitstream, parsed_args: argparse.Namespace
-) -> tuple[Any, ...]:
-    image, header = bitstream.image, bitstream.header
-    return (
-        *(image.id, image.name, *_hash(Digest.of(image), parsed_args)),
-        *(bitstream.size, header.format.value),
-        *(header.interface_id, list(header.function_ids)),
-    )
+def _hash(digest: Digest) -> base.Formatted:
+    return base.Formatted(digest.value, f"{digest.value[:_SHOWN]}...")
 
 
-def _row(entry: CachedImage, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
-    return (*_hash(entry.digest, parsed_args), entry.size)
-
-
-def _hash(digest: Digest, parsed_args: argparse.Namespace) -> tuple[str, str]:
-    if parsed_args.formatter != "table":
-        return digest.algorithm, digest.value
-    return digest.algorithm, f"{digest.value[:_SHOWN]}..."
+_CACHED: base.Columns[CachedImage] = {
+    "Hash Algorithm": lambda each: each.digest.algorithm,
+    "Hash": lambda each: _hash(each.digest),
+    "Size": lambda each: each.size,
+}
+_FETCHED: dict[str, Callable[[Bitstream], Any]] = {
+    "ID": lambda each: each.image.id,
+    "Name": lambda each: each.image.name,
+    "Hash Algorithm": lambda each: Digest.of(each.image).algorithm,
+    "Hash": lambda each: _hash(Digest.of(each.image)),
+    "Size": lambda each: each.size,
+    "Format": lambda each: each.header.format.value,
+}
+_LONG: dict[str, Callable[[Bitstream], Any]] = {
+    "Built For": lambda each: each.header.interface_id,
+    "Functions": lambda each: list(each.header.function_ids),
+}
 
 
 def _moment(used: float) -> str:

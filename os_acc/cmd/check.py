@@ -6,12 +6,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import functools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
-from os_acc import exception
-from os_acc.cmd import base, checks, identity
-from os_acc.cmd.checks import CheckContext, Severity
+from os_acc import exception, privsep
+from os_acc.cmd import base, environment
+from os_acc.cmd.checks import (
+    CheckContext,
+    Finding,
+    Severity,
+    configuration,
+    devices,
+    helpers,
+    images,
+    state,
+)
+
+CheckFunction: TypeAlias = Callable[[CheckContext], Iterable[Finding]]
 
 
 class Check(base.Listing):
@@ -30,11 +44,11 @@ class Check(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         scene = CheckContext(self.os_acc.config, self.os_acc.root, self._broken)
-        findings = list(checks.run(checks.BEFORE, scene))
+        findings = list(_run(_BEFORE, scene))
         with contextlib.suppress(exception.OsAccError):
             # The checks of the state report any error here.
-            identity.become_owner(scene.settings.state_path)
-        findings += checks.run(checks.CHECKS, scene)
+            environment.become_owner(scene.settings.state_path)
+        findings += _run(_CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
         if parsed_args.formatter != "table":
             return _COLUMNS, [
@@ -52,7 +66,7 @@ class Check(base.Listing):
         ]
 
 
-def _text(finding: checks.Finding) -> str:
+def _text(finding: Finding) -> str:
     hint = f"\n{_folded(f'hint: {finding.hint}')}" if finding.hint else ""
     return _folded(finding.what) + hint
 
@@ -77,3 +91,55 @@ def _broken(line: str) -> Iterator[str]:
 
 
 _COLUMNS = ("Result", "Check", "What", "Hint")
+
+
+#: Checks that run as root, if started by root: helpers then need no sudo.
+_BEFORE: Sequence[tuple[str, CheckFunction]] = (
+    ("configuration", configuration.configuration),
+    ("helper base", functools.partial(helpers.starts, privsep.base)),
+    ("helper inspect", functools.partial(helpers.starts, privsep.inspect)),
+    ("helper image", functools.partial(helpers.starts, privsep.image)),
+    ("privileged.conf", helpers.limits),
+)
+
+#: Checks that run as the owner of the state directory.
+_CHECKS: Sequence[tuple[str, CheckFunction]] = (
+    ("iommu", devices.iommu_on),
+    ("vfio-pci", devices.vfio_ready),
+    ("state directory", state.directory),
+    ("state file system", state.file_system),
+    ("state files", state.files),
+    ("records", state.records),
+    ("options", configuration.option_names),
+    ("device_spec", configuration.device_spec),
+    ("plugins", configuration.plugins),
+    ("plugin helpers", helpers.of_plugins),
+    ("helper nvme", helpers.nvme),
+    ("networks", configuration.networks),
+    ("claims", devices.claims),
+    ("isolation", devices.isolation),
+    ("vfs", devices.vfs),
+    ("denylist", devices.denylist),
+    ("unknown devices", devices.unknown),
+    ("devices", devices.others),
+    ("health", devices.health),
+    ("guest contents", devices.guest_contents),
+    ("udev rules", devices.udev_rules),
+    ("image source", images.source),
+    ("image signers", images.signers),
+    ("image cache", images.cache),
+    ("image files", images.files),
+)
+
+
+def _run(
+    checks: Sequence[tuple[str, CheckFunction]], context: CheckContext
+) -> Iterator[Finding]:
+    """Run checks; the failure of one does not stop the others."""
+    for name, check in checks:
+        try:
+            findings = list(check(context))
+        except exception.OsAccError as error:
+            findings = [context.failure(error)]
+        for finding in findings:
+            yield dataclasses.replace(finding, check=name)

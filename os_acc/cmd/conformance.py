@@ -35,9 +35,8 @@ class Conformance(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--device",
-            metavar="ADDRESS",
+            **arguments.DEVICE,
             required=True,
-            type=arguments.device_address,
             help="the function, or the slot of a mediated device, as in 'os-acc device "
             "list'",
         )

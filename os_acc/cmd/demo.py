@@ -11,7 +11,6 @@ from os_acc import exception
 from os_acc.cmd import base
 from os_acc.testing.demo import host
 from os_acc.testing.demo.story import Story
-from os_acc.testing.demo.views import Terminal
 
 
 class Demo(base.Acting):
@@ -40,7 +39,7 @@ class Demo(base.Acting):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with host.build(parsed_args.keep) as built:
-            is_restored = Story(built, Terminal()).run()
+            is_restored = Story(built).run()
         if parsed_args.keep:
             print(
                 f"\nThe host, its state and the log are in {built.directory}. Use it:"

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc device``: states of devices, and their repair."""
+"""``os-acc device``: states of devices, their repair and their history."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 from collections.abc import Callable
 from typing import Any
 
 from os_acc import exception
-from os_acc.cmd import arguments, base, device_states
+from os_acc.cmd import arguments, base, environment
+from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.store import journal
+from os_acc.store.journal import Event
+
+# Events that the history shows by default.
+_LIMIT = 100
 
 
 class DeviceList(base.Listing):
@@ -30,26 +39,22 @@ class DeviceList(base.Listing):
         )
         parser.add_argument(
             "--state",
-            choices=[state.value for state in device_states.DeviceStatus],
+            choices=[state.value for state in DeviceStatus],
             help="show only devices in this state",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
-        found = device_states.device_states(look)
+        found = device_states(look)
         models = self.models(look)
         self.remark_if_none_named()
         if parsed_args.state:
             found = tuple(
                 each for each in found if each.state.value == parsed_args.state
             )
-        if not parsed_args.long:
-            return _COLUMNS, [_row(each, models.short) for each in found]
-        return (
-            (*_COLUMNS, *_LONG_COLUMNS),
-            [(*_row(each, models.short), *_long_row(each)) for each in found],
-        )
+        columns = _columns(models.short)
+        return base.table(columns | _LONG if parsed_args.long else columns, found)
 
 
 class DeviceShow(base.Showing):
@@ -64,15 +69,12 @@ class DeviceShow(base.Showing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
         models = self.models(look)
-        for found in device_states.device_states(look):
+        for found in device_states(look):
             if found.address == parsed_args.address:
-                this_boot = attributes.boot_id(self.os_acc.root)
-                return _pairs(
-                    *zip(_COLUMNS, _row(found, models.full), strict=True),
-                    *zip(_LONG_COLUMNS, _long_row(found), strict=True),
-                    *_offer(found),
-                    *(_lease(found.lease, this_boot) if found.lease else ()),
-                )
+                columns = _columns(models.full) | _LONG | _OFFER
+                names, values = base.fields(columns, found)
+                lease = self._lease(found.lease) if found.lease else {}
+                return (*names, *lease), (*values, *lease.values())
         # Raises an error if the function does not exist at all.
         if isinstance(parsed_args.address, PciAddress):
             look.inventory.host.function(parsed_args.address)
@@ -81,6 +83,23 @@ class DeviceShow(base.Showing):
             hint="add the device to [os_acc] device_spec",
             kind=exception.ObjectKind.DEVICE,
         )
+
+    def _lease(self, lease: Lease) -> dict[str, Any]:
+        this_boot = attributes.boot_id(self.os_acc.root)
+        shown: dict[str, Any] = {
+            "Lease": lease.uuid,
+            "Owner": lease.owner.value,
+            "Request Group": lease.group,
+            "Instance Name": lease.guest.name or None,
+            "Project": lease.guest.project_id or None,
+            "Goes Back To": [_prior(prior) for prior in lease.prior],
+            "Recorded In This Boot": lease.boot_id == this_boot,
+            "To Be Erased": lease.needs_erase,
+        }
+        if lease.erasure:
+            shown["Former Consumer"] = lease.erasure.consumer
+            shown["Erased"] = lease.erased
+        return shown
 
 
 class DeviceRelease(base.Showing):
@@ -121,8 +140,7 @@ class DeviceAdopt(base.Showing):
         parser = _with_address(super().get_parser(prog_name))
         parser.add_argument(
             "--consumer",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             required=True,
             help="the instance that uses the device",
         )
@@ -142,24 +160,10 @@ class DeviceAdopt(base.Showing):
         return _now(self, parsed_args)
 
 
-_COLUMNS = (
-    "Address",
-    "Model",
-    "Resource Class",
-    "State",
-    "Consumer",
-    "NUMA Node",
-    "Driver",
-    "Reason",
-)
-_LONG_COLUMNS = ("Provider", "IOMMU Group", "Identity", "Role")
-
-
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
-        metavar="ADDRESS",
-        type=arguments.device_address,
+        **arguments.DEVICE,
         help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
         "as mtty/mtty-1/0",
     )
@@ -182,59 +186,42 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _row(
-    device: device_states.DeviceState, name: Callable[[PciIdentity], str]
-) -> tuple[Any, ...]:
-    function = device.function
-    return (
-        str(device.address),
-        name(function.identity) if function else None,
-        device.resource_class,
-        device.state.value,
-        device.lease.consumer if device.lease and not device.lease.erasure else None,
-        function.numa_node if function else None,
-        function.driver if function else None,
-        device.reason or None,
-    )
+def _columns(
+    model: Callable[[PciIdentity], str],
+) -> dict[str, Callable[[DeviceState], Any]]:
+    """Return the columns of a listing.
 
-
-def _long_row(device: device_states.DeviceState) -> tuple[Any, ...]:
-    function = device.function
-    return (
-        device.provider.uuid if device.provider else None,
-        function.iommu_group if function else None,
-        str(function.identity) if function else None,
-        function.role.value if function else None,
-    )
-
-
-def _offer(device: device_states.DeviceState) -> tuple[tuple[str, Any], ...]:
-    provider, function = device.provider, device.function
-    return (
-        ("Provider Name", provider.name if provider else None),
-        ("Plugin", provider.device.plugin if provider else None),
-        ("Traits", sorted(provider.device.traits) if provider else []),
-        ("Members", [str(address) for address in device.members]),
-        ("Reset Methods", list(function.reset_methods) if function else []),
-    )
-
-
-def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
-    return (
-        ("Lease", lease.uuid),
-        ("Owner", lease.owner.value),
-        ("Request Group", lease.group),
-        ("Instance Name", lease.guest.name or None),
-        ("Project", lease.guest.project_id or None),
-        ("Goes Back To", [_prior(prior) for prior in lease.prior]),
-        ("Recorded In This Boot", lease.boot_id == this_boot),
-        ("To Be Erased", lease.needs_erase),
-        *(
-            (("Former Consumer", lease.erasure.consumer), ("Erased", lease.erased))
-            if lease.erasure
-            else ()
+    :param model: returns the name of a model.
+    """
+    return {
+        "Address": lambda each: str(each.address),
+        "Model": lambda each: model(each.function.identity) if each.function else None,
+        "Resource Class": lambda each: each.resource_class,
+        "State": lambda each: each.state.value,
+        "Consumer": lambda each: (
+            each.lease.consumer if each.lease and not each.lease.erasure else None
         ),
-    )
+        "NUMA Node": lambda each: each.function.numa_node if each.function else None,
+        "Driver": lambda each: each.function.driver if each.function else None,
+        "Reason": lambda each: each.reason or None,
+    }
+
+
+_LONG: dict[str, Callable[[DeviceState], Any]] = {
+    "Provider": lambda each: each.provider.uuid if each.provider else None,
+    "IOMMU Group": lambda each: each.function.iommu_group if each.function else None,
+    "Identity": lambda each: str(each.function.identity) if each.function else None,
+    "Role": lambda each: each.function.role.value if each.function else None,
+}
+_OFFER: dict[str, Callable[[DeviceState], Any]] = {
+    "Provider Name": lambda each: each.provider.name if each.provider else None,
+    "Plugin": lambda each: each.provider.device.plugin if each.provider else None,
+    "Traits": lambda each: sorted(each.provider.device.traits) if each.provider else [],
+    "Members": lambda each: [str(address) for address in each.members],
+    "Reset Methods": lambda each: (
+        list(each.function.reset_methods) if each.function else []
+    ),
+}
 
 
 def _prior(prior: PriorBinding) -> str:
@@ -245,13 +232,90 @@ def _prior(prior: PriorBinding) -> str:
 def _now(command: base.Acting, parsed_args: argparse.Namespace) -> base.ShownObject:
     """Return the device's row of the listing after an action."""
     look = command.look()
-    found = {each.address: each for each in device_states.device_states(look)}
+    found = {each.address: each for each in device_states(look)}
     device = found.get(parsed_args.address)
     if device is None:
-        return _pairs(("Address", str(parsed_args.address)), ("State", None))
-    row = _row(device, command.models(look).full)
-    return _pairs(*zip(_COLUMNS, row, strict=True))
+        return ("Address", "State"), (str(parsed_args.address), None)
+    return base.fields(_columns(command.models(look).full), device)
 
 
-def _pairs(*pairs: tuple[str, Any]) -> base.ShownObject:
-    return [name for name, _ in pairs], [value for _, value in pairs]
+class DeviceHistory(base.Listing):
+    """List the recorded events of devices, the newest last.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "address",
+            **arguments.DEVICE,
+            nargs="?",
+            help="show only the events of this device",
+        )
+        parser.add_argument(
+            "--consumer",
+            **arguments.UUID,
+            help="show only the events of this instance or migration",
+        )
+        parser.add_argument(
+            "--limit",
+            metavar="NUMBER",
+            type=arguments.number,
+            default=_LIMIT,
+            help=f"show only so many of the newest events; default {_LIMIT}",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
+        # Reading a store that does not exist gives no events, without an error.
+        environment.check_owner(self.settings.state_path)
+        address = str(parsed_args.address) if parsed_args.address else None
+        consumer = parsed_args.consumer
+        found = [
+            event
+            for event in self.recorded(events=journal.KEPT).events
+            if address in (None, event.address)
+            and (consumer is None or _is_of(event, consumer))
+        ]
+        if not found:
+            self.remark(self._reason_for_none(parsed_args.address))
+        return base.table(_EVENT, found[-parsed_args.limit :])
+
+    def _reason_for_none(self, address: DeviceAddress | None) -> str:
+        device = self._device_with(address) if address else None
+        if device is None:
+            return f"no such event is recorded in {self.settings.state_path}"
+        return (
+            f"{address} is assigned together with {device}, which has the events: "
+            f"os-acc device history {device}"
+        )
+
+    def _device_with(self, address: DeviceAddress) -> PciAddress | None:
+        """Return the device that a function is only a member of, if known."""
+        # Events are listed on a host that cannot be inspected, too.
+        with contextlib.suppress(exception.OsAccError):
+            for each in device_states(self.look()):
+                place = each.address
+                if address in each.members and place != address:
+                    return function_of(place)
+        return None
+
+
+def _is_of(event: Event, consumer: str) -> bool:
+    # The event of a rekey has the new consumer; its detail names the old one.
+    return event.consumer == consumer or event.detail == f"from {consumer}"
+
+
+def _moment(when: datetime.datetime) -> str:
+    return when.isoformat(timespec="milliseconds")
+
+
+_EVENT: base.Columns[Event] = {
+    "Time": lambda event: _moment(event.when),
+    "Operation": lambda event: event.operation,
+    "State": lambda event: event.state or None,
+    "Address": lambda event: event.address or None,
+    "Consumer": lambda event: event.consumer or None,
+    "Detail": lambda event: event.detail or None,
+}

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
 from os_acc.objects.pci import PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
 
 if TYPE_CHECKING:
     from os_acc.inspection import HostInspection
@@ -72,8 +73,11 @@ def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
 
 
 class _Survey:
+    """All that an inspection has about each address."""
+
     def __init__(self, look: HostInspection) -> None:
-        self._look = look
+        self._inventory, self._recorded = look.inventory, look.recorded
+        self._functions = look.inventory.host.functions
         self._leases: dict[DeviceAddress | DeviceName, Lease] = {
             address: lease
             for lease in look.recorded.leases
@@ -90,24 +94,23 @@ class _Survey:
         self._refused: dict[DeviceAddress | DeviceName, RejectedDevice] = {
             each.address: each for each in look.inventory.refused
         }
+        #: The lost lease that claims a device, by the helper's records.
+        self._claims: dict[DeviceAddress | DeviceName, str] = dict(
+            look.recorded.helper_claims.items()
+        )
 
     def all(self) -> tuple[DeviceState, ...]:
         addresses: set[DeviceAddress | DeviceName] = {
-            *self._leases,
-            *self._offers,
-            *self._refused,
-            *self._look.recorded.damaged_claims,
-            *self._look.recorded.helper_claims,
+            *(*self._leases, *self._offers, *self._refused, *self._claims),
+            *self._recorded.damaged_claims,
         }
-        return tuple(
-            self._state(address) for address in sorted(addresses, key=in_order)
-        )
+        return tuple(map(self._state, sorted(addresses, key=in_order)))
 
     def _state(self, address: DeviceAddress | DeviceName) -> DeviceState:
         lease = self._leases.get(address)
         provider, handle = self._offers.get(address, (None, None))
         if lease is not None:
-            provider = self._look.inventory.providers.get(lease.provider, provider)
+            provider = self._inventory.providers.get(lease.provider, provider)
         given = lease or handle
         return DeviceState(
             address=address,
@@ -116,23 +119,26 @@ class _Survey:
             provider=provider,
             lease=lease,
             members=given.members if given else (address,),
-            reason=self._reason(address, given.address if given else address),
+            reason="; ".join(
+                filter(None, self._reasons(address, given.address if given else None))
+            ),
         )
 
     def _function(self, address: DeviceAddress | DeviceName) -> PciFunction | None:
         """Return the function, or that of a mediated device's parent."""
         place = function_of(address)
-        return self._look.inventory.host.functions.get(place) if place else None
+        return self._functions.get(place) if place else None
 
     def _status(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
-        lease = self._leases.get(address)
-        if lease is not None:
-            return _OF_LEASE[lease.state]
+        if address in self._leases:
+            return _OF_LEASE[self._leases[address].state]
         refused = self._refused.get(address)
-        recorded = self._look.recorded
-        if address in recorded.damaged_claims or address in recorded.helper_claims:
-            return DeviceStatus.UNKNOWN
-        if _is_unknown(refused) or self._is_left_behind(address):
+        if (
+            address in self._recorded.damaged_claims
+            or address in self._claims
+            or _is_unknown(refused)
+            or self._is_left_behind(address)
+        ):
             return DeviceStatus.UNKNOWN
         if refused:
             return DeviceStatus.REFUSED
@@ -162,44 +168,34 @@ class _Survey:
         place = function_of(address)
         if place is None:
             return address in self._offers or address in self._refused
-        return place in self._look.inventory.host.functions
+        return place in self._functions
 
-    def _reason(
+    def _reasons(
         self,
         address: DeviceAddress | DeviceName,
-        goes_with: DeviceAddress | DeviceName,
-    ) -> str:
-        host = self._look.inventory.host
-        claims: dict[DeviceAddress | DeviceName, str] = dict(
-            self._look.recorded.helper_claims.items()
-        )
+        goes_with: DeviceAddress | DeviceName | None,
+    ) -> Iterator[str]:
         lease, refused = self._leases.get(address), self._refused.get(address)
-        reasons = [
-            _erasure(lease) if lease and lease.erasure else "",
-            lease.reason if lease else "",
-            "the record of its lease is damaged"
-            if address in self._look.recorded.damaged_claims
-            else "",
-            f"claimed by lease {claims[address]}, which the store has lost"
-            if address in claims
-            and not _is_unknown(refused)
-            and claims[address] not in self._fault(address)
-            else "",
-            str(refused) if refused else "",
-            self._look.inventory.claimed.get(address, ""),
-            self._fault(address),
-            "on VFIO without a lease"
-            if self._is_left_behind(address) and not _is_unknown(refused)
-            else "",
-            f"assigned with {goes_with}" if goes_with != address else "",
-            "" if self._is_present(address) else "no longer on this host",
-            str(host.unreadable.get(str(address), "")),
-        ]
-        return "; ".join(reason for reason in reasons if reason)
-
-
-def _erasure(lease: Lease) -> str:
-    return f"{lease.erased:.0%} erased after instance {lease.consumer_title}"
+        claim, fault = self._claims.get(address), self._fault(address)
+        if lease:
+            if lease.erasure:
+                yield f"{lease.erased:.0%} erased after instance {lease.consumer_title}"
+            yield lease.reason
+        if address in self._recorded.damaged_claims:
+            yield "the record of its lease is damaged"
+        if claim and not _is_unknown(refused) and claim not in fault:
+            yield f"claimed by lease {claim}, which the store has lost"
+        if refused:
+            yield str(refused)
+        yield self._inventory.claimed.get(address, "")
+        yield fault
+        if self._is_left_behind(address) and not _is_unknown(refused):
+            yield "on VFIO without a lease"
+        if goes_with not in (None, address):
+            yield f"assigned with {goes_with}"
+        if not self._is_present(address):
+            yield "no longer on this host"
+        yield str(self._inventory.host.unreadable.get(str(address), ""))
 
 
 def _is_unknown(refused: RejectedDevice | None) -> bool:

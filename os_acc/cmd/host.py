@@ -10,7 +10,7 @@ from os_acc import exception
 from os_acc.cmd import arguments, base
 from os_acc.host import pci
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import host_recorder, host_records
+from os_acc.testing import host_recorder, records
 
 
 class RecordHost(base.Acting):
@@ -24,10 +24,9 @@ class RecordHost(base.Acting):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--device",
-            metavar="ADDRESS",
+            **arguments.FUNCTION,
             action="append",
             default=[],
-            type=arguments.address,
             help="record the attributes that the driver of this function makes, too; "
             "may be given several times. Name no function whose driver acts when an "
             "attribute is read",
@@ -55,5 +54,5 @@ class RecordHost(base.Acting):
                     hint="see the addresses with: lspci -D",
                 )
         host = host_recorder.record_host(root, named, identifying=parsed_args.serial)
-        self.app.stdout.write(host_records.as_json(host))
+        self.app.stdout.write(records.as_json(host))
         return 0

@@ -20,7 +20,7 @@ from os_acc.objects.device import RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
-from os_acc.store import health_record
+from os_acc.store import state_files
 
 #: A value, and the labels that distinguish it within its metric.
 Sample: TypeAlias = tuple[float, dict[str, str]]
@@ -49,7 +49,7 @@ class Metrics(base.Acting):
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = health.read_in_time(root, sources)
-        recorded = health_record.recorded(self.settings.state_path, root).readings
+        recorded = state_files.recorded_health(self.settings.state_path, root).readings
         metrics = (*_states(look), *_readings(readings), _recorded(recorded))
         self.app.stdout.write(exposition(metrics))
         return 0
@@ -59,30 +59,26 @@ def _states(look: HostInspection) -> Iterator[Metric]:
     """Yield the metrics of units, leases, devices and plugins."""
     providers, leases = look.inventory.providers.values(), look.recorded.leases
     used = Counter(each.provider for each in leases if not each.erasure)
-    total: list[Sample] = []
-    reserved: list[Sample] = []
-    leased: list[Sample] = []
+    found = []
     for each in capacity.capacities(providers, look.recorded):
-        provider = each.provider.name if each.provider else each.uuid
-        for name, units in each.units.items():
-            labels = {"provider": provider, "resource_class": name}
-            total.append((units.total, labels))
-            reserved.append((units.reserved, labels))
-            leased.append((used[each.uuid], labels))
+        name = each.provider.name if each.provider else each.uuid
+        for resource_class, units in each.units.items():
+            labels = {"provider": name, "resource_class": resource_class}
+            found.append((units, used[each.uuid], labels))
     yield (
         "os_acc_units",
         "Accelerators of a resource provider, as in its inventory.",
-        total,
+        [(units.total, labels) for units, _leased, labels in found],
     )
     yield (
         "os_acc_reserved_units",
         "Accelerators that are out of order or being erased, or whose release failed.",
-        reserved,
+        [(units.reserved, labels) for units, _leased, labels in found],
     )
     yield (
         "os_acc_leased_units",
         "Accelerators of a resource provider that consumers hold.",
-        leased,
+        [(leased, labels) for _units, leased, labels in found],
     )
     states = Counter(lease.state for lease in leases)
     yield (

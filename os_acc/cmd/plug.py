@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from os_acc import exception
 from os_acc.attach import serialize
@@ -15,7 +14,7 @@ from os_acc.attach.manager import Manager
 from os_acc.cmd import arguments, base
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.store import readonly
+from os_acc.store import snapshot
 
 
 class Plug(base.Listing):
@@ -29,16 +28,14 @@ class Plug(base.Listing):
         self._parser = parser = super().get_parser(prog_name)
         parser.add_argument(
             "--instance",
-            metavar="UUID",
+            **arguments.UUID,
             required=True,
-            type=arguments.uuid,
             help="the instance that gets the accelerators",
         )
         selected = parser.add_mutually_exclusive_group()
         selected.add_argument(
             "--provider",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="plug a device of this provider (see 'os-acc provider list')",
         )
         selected.add_argument(
@@ -54,15 +51,13 @@ class Plug(base.Listing):
         )
         parser.add_argument(
             "--image",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="the image that the guest boots: it may request a bitstream. Another "
             "image than before is a rebuild; default: unknown",
         )
         parser.add_argument(
             "--numa-cells",
-            metavar="NUMBERS",
-            type=arguments.cells,
+            **arguments.CELLS,
             default=(),
             help="the host's NUMA cells of the guest, such as 0,1; default: any cells",
         )
@@ -100,7 +95,7 @@ class Plug(base.Listing):
             },
         }
         plugged = manager.plug(instance, selected, extra_specs)
-        return _COLUMNS, [_row(entry) for entry in plugged]
+        return base.table(_COLUMNS, plugged)
 
 
 def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
@@ -118,9 +113,7 @@ class Unplug(base.Showing):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "uuid", metavar="UUID", type=arguments.uuid, help="the UUID of the instance"
-        )
+        parser.add_argument("uuid", **arguments.UUID, help="the UUID of the instance")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
@@ -146,7 +139,7 @@ class Unplug(base.Showing):
         # Read before the manager is built: it first finishes earlier unplugs, whose
         # devices would not be counted.
         with contextlib.suppress(exception.StateUnavailable):
-            found = readonly.read(self.settings.state_path)
+            found = snapshot.read(self.settings.state_path)
             return {each.uuid for each in found.leases if each.consumer == consumer}
         return set()
 
@@ -161,9 +154,8 @@ class Attached(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "uuid",
-            metavar="UUID",
+            **arguments.UUID,
             nargs="?",
-            type=arguments.uuid,
             help="show only the accelerators of this instance",
         )
         return parser
@@ -178,31 +170,17 @@ class Attached(base.Listing):
             who = parsed_args.uuid or "any instance"
             where = self.settings.state_path
             self.remark(f"no accelerator of {who} is recorded in {where}")
-        return _COLUMNS, [_row(serialize.accelerator(lease)) for lease in found]
+        return base.table(_COLUMNS, map(serialize.accelerator, found))
 
 
 #: Fields of the entries of :func:`os_acc.plug` that are shown.
-_COLUMNS = (
-    "Consumer",
-    "PCI ID",
-    "State",
-    "Request Group",
-    "NUMA Node",
-    "NUMA Affinity",
-    "UUID",
-    "Provider",
-)
-
-
-def _row(entry: AcceleratorEntry) -> tuple[Any, ...]:
-    """Return an entry as values of these columns."""
-    return (
-        entry["instance_uuid"],
-        entry.get("pci_id"),
-        entry["state"],
-        entry["request_group"],
-        entry["numa_node"],
-        entry["numa_affinity"],
-        entry["uuid"],
-        entry["device_rp_uuid"],
-    )
+_COLUMNS: base.Columns[AcceleratorEntry] = {
+    "Consumer": lambda entry: entry["instance_uuid"],
+    "PCI ID": lambda entry: entry.get("pci_id"),
+    "State": lambda entry: entry["state"],
+    "Request Group": lambda entry: entry["request_group"],
+    "NUMA Node": lambda entry: entry["numa_node"],
+    "NUMA Affinity": lambda entry: entry["numa_affinity"],
+    "UUID": lambda entry: entry["uuid"],
+    "Provider": lambda entry: entry["device_rp_uuid"],
+}

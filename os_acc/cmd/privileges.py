@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import enum
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Final
 
 from os_acc import conf, exception, privsep
 from os_acc.cmd import base
-from os_acc.plugins import Plugins
+from os_acc.plugins import loader
 from os_acc.privsep import Context
 
 # Its context is among those of the process once it is imported.
@@ -26,6 +25,7 @@ _CONFIGURATION: Final = "/etc/nova/nova.conf"
 _USER_NAME: Final = re.compile(r"[a-z_][a-z0-9_-]*", re.ASCII)
 #: Characters that sudoers(5) and oslo.rootwrap take as they are.
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_.-]+)+", re.ASCII)
+_PATH_IN_ETC: Final = re.compile(r"/etc(/[A-Za-z0-9_.-]+)+", re.ASCII)
 _CONTEXT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 _SUDOERS: Final = """\
@@ -58,13 +58,6 @@ _ROOTWRAP: Final = """\
 """
 
 
-class RuleFormat(enum.StrEnum):
-    """The program that starts the helpers."""
-
-    SUDOERS = "sudoers"
-    ROOTWRAP = "rootwrap"
-
-
 class Privileges(base.Acting):
     """Print the rules with which sudo or rootwrap starts the privileged helpers.
 
@@ -78,7 +71,7 @@ class Privileges(base.Acting):
         parser.add_argument(
             "format",
             metavar="FORMAT",
-            choices=[each.value for each in RuleFormat],
+            choices=("sudoers", "rootwrap"),
             help="sudoers or rootwrap",
         )
         parser.add_argument(
@@ -99,19 +92,21 @@ class Privileges(base.Acting):
             "--configuration",
             metavar="FILE",
             action="append",
-            type=_of_form(_PATH, "a plain path below /etc", below="/etc"),
+            type=_of_form(_PATH_IN_ETC, "a plain path below /etc"),
             help="a configuration file of the helpers, in sudoers, below /etc; as often"
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        loaded = self.plugins()
+        self.drop_root()
+        enabled = self.settings.enabled_plugins
+        loaded = loader.load(self.os_acc.config, self.os_acc.root, enabled)
         for each in loaded.set_aside:
             self.remark(f"plugin {each.name} is left out: {each.reason}")
         self.is_failed = bool(loaded.set_aside)
         contexts = (*own_contexts(), *_of_vendors(loaded))
-        if parsed_args.format == RuleFormat.ROOTWRAP:
+        if parsed_args.format == "rootwrap":
             text = rootwrap(contexts)
         else:
             files = parsed_args.configuration or [_CONFIGURATION]
@@ -161,7 +156,7 @@ def rootwrap(contexts: Iterable[Context]) -> str:
     return _ROOTWRAP + "".join(f"{each}\n" for each in lines)
 
 
-def _of_vendors(loaded: Plugins) -> Iterable[Context]:
+def _of_vendors(loaded: loader.Plugins) -> Iterable[Context]:
     """Yield the contexts of vendors' plugins, each once.
 
     :raises PluginFailed: one has no plain name, which could not be written into a rule.
@@ -183,7 +178,7 @@ def _of_vendors(loaded: Plugins) -> Iterable[Context]:
 
 
 def _path(context: Context) -> str:
-    # os_acc's Context requires it; oslo.privsep does not.
+    # oslo.privsep does not require it, os_acc's Context does.
     return context.pypath or ""
 
 
@@ -192,14 +187,11 @@ def _escaped(text: str) -> str:
     return text.replace(".", r"\.")
 
 
-def _of_form(
-    form: re.Pattern[str], description: str, below: str = ""
-) -> Callable[[str], str]:
+def _of_form(form: re.Pattern[str], description: str) -> Callable[[str], str]:
     """Return the conversion of an argument that has to match a pattern."""
 
     def convert(text: str) -> str:
-        is_below = text.startswith(f"{below}/") or not below
-        if not form.fullmatch(text) or not is_below or os.path.normpath(text) != text:
+        if not form.fullmatch(text) or os.path.normpath(text) != text:
             raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
         return text
 

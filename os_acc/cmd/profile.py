@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 
 from os_acc.cmd import base
-from os_acc.cmd.drawing.labels import plain
-from os_acc.objects.profile import DeviceProfile, ProfileGroup
-from os_acc.profiles import expansion, lookup
+from os_acc.objects.request_group import DeviceProfile, ProfileGroup
+from os_acc.profiles import expansion
 from os_acc.profiles.flavors import Flavors
-from os_acc.profiles.options import ProfileSource
+from os_acc.profiles.sources import ProfileSource
 
 _WITHOUT_POLICY = (
     "the flavor has several groups: also set group_policy to isolate or none"
@@ -29,7 +27,7 @@ class ProfileList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = []
-        for where, each in _source(self).checked(_deadline(self)):
+        for where, each in _source(self).checked(self.deadline()):
             if isinstance(each, DeviceProfile):
                 found.append(each)
             else:
@@ -53,7 +51,7 @@ class ProfileShow(base.Showing):
         return _with_profile(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        found = _source(self).profile(parsed_args.profile, _deadline(self))
+        found = _source(self).profile(parsed_args.profile, self.deadline())
         return ("Name", "UUID", "Description", "Groups", "Accelerators"), (
             found.name,
             found.uuid,
@@ -72,7 +70,7 @@ class ProfileCheck(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         rows: list[tuple[str | None, str, str]] = []
-        for where, each in _source(self).checked(_deadline(self)):
+        for where, each in _source(self).checked(self.deadline()):
             if isinstance(each, DeviceProfile):
                 rows.append((each.name, where, "can be used"))
             else:
@@ -109,7 +107,7 @@ class ProfileApply(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        profile = _source(self).profile(parsed_args.profile, _deadline(self))
+        profile = _source(self).profile(parsed_args.profile, self.deadline())
         properties = expansion.properties(profile, parsed_args.suffix)
         if parsed_args.set:
             return self._set(parsed_args, profile, properties)
@@ -131,7 +129,7 @@ class ProfileApply(base.Showing):
             parsed_args.flavor,
             properties,
             parsed_args.suffix or expansion.default_prefix(profile),
-            _deadline(self),
+            self.deadline(),
         )
         if expansion.lacks_policy(applied.properties):
             self.remark(_WITHOUT_POLICY)
@@ -148,7 +146,7 @@ class ProfileApply(base.Showing):
 
 def _text(given: str) -> base.Formatted:
     """Format third-party text; control characters are replaced for terminals."""
-    return base.Formatted(given, "\n".join(map(plain, given.splitlines())))
+    return base.Formatted(given, "\n".join(map(base.plain, given.splitlines())))
 
 
 def _groups(groups: Sequence[ProfileGroup]) -> base.Formatted:
@@ -181,8 +179,4 @@ def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _source(command: base.Acting) -> ProfileSource:
-    return lookup.ProfileLookup(command.os_acc.config).source
-
-
-def _deadline(command: base.Acting) -> float:
-    return time.monotonic() + command.settings.plug_timeout
+    return expansion.ProfileLookup(command.os_acc.config).source

@@ -8,8 +8,7 @@ import argparse
 from collections import Counter
 
 from os_acc import inspection, service
-from os_acc.cmd import base, identity
-from os_acc.host.pci_ids import ModelNames
+from os_acc.cmd import base, environment
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import function_of
 from os_acc.placement import capacity
@@ -25,26 +24,29 @@ class ProviderList(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
-        models = self.models(look)
+        functions, models = look.inventory.host.functions, self.models(look)
         used = Counter(
             lease.provider for lease in look.recorded.leases if not lease.erasure
         )
-        return _COLUMNS, [
-            (
-                each.uuid,
-                each.name,
-                _model(look, each, models),
-                each.device.resource_class,
-                len(each.device.handles),
-                used[each.uuid],
-                each.device.numa_node,
-                each.device.plugin,
-                sorted(each.device.traits),
-            )
-            for each in sorted(
-                look.inventory.providers.values(), key=lambda each: each.device.address
-            )
-        ]
+
+        def model(provider: Provider) -> str | None:
+            place = function_of(provider.device.address)
+            function = functions.get(place) if place else None
+            return models.short(function.identity) if function else None
+
+        columns: base.Columns[Provider] = {
+            "UUID": lambda each: each.uuid,
+            "Name": lambda each: each.name,
+            "Model": model,
+            "Resource Class": lambda each: each.device.resource_class,
+            "Total": lambda each: len(each.device.handles),
+            "Used": lambda each: used[each.uuid],
+            "NUMA Node": lambda each: each.device.numa_node,
+            "Plugin": lambda each: each.device.plugin,
+            "Traits": lambda each: sorted(each.device.traits),
+        }
+        found = look.inventory.providers.values()
+        return base.table(columns, sorted(found, key=lambda each: each.device.address))
 
 
 class ProviderSync(base.Listing):
@@ -66,54 +68,31 @@ class ProviderSync(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if not parsed_args.dry_run:
             # Published names are recorded in the store.
-            identity.check_owner(self.settings.state_path)
+            environment.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()
-        wanted = capacity.capacities(look.inventory.providers.values(), look.recorded)
+        found = capacity.capacities(look.inventory.providers.values(), look.recorded)
         publisher = service.new_publisher(self.os_acc.config, self.settings)
         deadline = publisher.deadline()
         if parsed_args.dry_run:
-            plan = publisher.difference(wanted, look.recorded.published_names, deadline)
-            steps, refused = plan.steps, plan.refused
+            plan = publisher.difference(found, look.recorded.published_names, deadline)
+            changes, refused = plan.steps, plan.refused
         else:
-            store = Store.open(
-                self.settings.state_path, inspection.STORE_SECONDS, deadline=deadline
-            )
+            state_path, inventory = self.settings.state_path, look.inventory
+            store = Store.open(state_path, inspection.STORE_SECONDS, deadline=deadline)
             store = store.until(deadline)
-            inventory = look.inventory
             store.record_providers(
                 inventory.classes,
                 inventory.provider_origins,
                 inventory.provider_plugins,
                 inventory.mdev_totals,
             )
-            found = publisher.sync(wanted, store, deadline)
-            store.record_providers(found.recognized)
-            steps, refused = found.done, found.refused
+            published = publisher.sync(found, store, deadline)
+            store.record_providers(published.recognized)
+            changes, refused = published.done, published.refused
         self.is_failed = bool(refused)
         for refusal in refused:
             self.remark(f"refused: {refusal}")
         return ("Step", "Change"), [
-            (number, str(step)) for number, step in enumerate(steps, start=1)
+            (number, str(step)) for number, step in enumerate(changes, start=1)
         ]
-
-
-def _model(
-    look: inspection.HostInspection, provider: Provider, models: ModelNames
-) -> str | None:
-    place = function_of(provider.device.address)
-    function = look.inventory.host.functions.get(place) if place else None
-    return models.short(function.identity) if function else None
-
-
-_COLUMNS = (
-    "UUID",
-    "Name",
-    "Model",
-    "Resource Class",
-    "Total",
-    "Used",
-    "NUMA Node",
-    "Plugin",
-    "Traits",
-)

@@ -5,26 +5,12 @@
 from __future__ import annotations
 
 import argparse
-import enum
-import time
 from typing import Any
 
 from os_acc.cmd import arguments, base
 from os_acc.inspection import HostInspection
 from os_acc.objects.device import Provider
 from os_acc.objects.region import Region, UnverifiedRegions, functions_held
-
-
-class RegionStatus(enum.Enum):
-    """Whether the function that a region reports is known to be the real one.
-
-    ACCEPTED: a guest could program it, and the operator accepts what it left.
-    """
-
-    VERIFIED = "verified"
-    UNVERIFIED = "unverified"
-    GUEST_WRITABLE = "guest-writable"
-    ACCEPTED = "accepted"
 
 
 class RegionList(base.Listing):
@@ -57,17 +43,15 @@ class RegionProgram(base.Showing):
         )
         parser.add_argument(
             "--timeout",
-            metavar="SECONDS",
-            type=arguments.seconds,
+            **arguments.SECONDS,
             help="time limit; default: [os_acc] plug_timeout",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        manager = self.manager()
-        seconds = parsed_args.timeout or manager.settings.plug_timeout
+        manager, deadline = self.manager(), self.deadline(parsed_args.timeout)
         region = manager.regions.program(
-            parsed_args.address, time.monotonic() + seconds, parsed_args.image
+            parsed_args.address, deadline, parsed_args.image
         )
         return _COLUMNS, _rows(self.look())[region.key]
 
@@ -83,9 +67,8 @@ class RegionVerify(base.Showing):
         return _with_address(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        manager = self.manager()
-        deadline = time.monotonic() + manager.settings.plug_timeout
-        region = manager.regions.verify(parsed_args.address, deadline)
+        regions = self.manager().regions
+        region = regions.verify(parsed_args.address, self.deadline())
         return _COLUMNS, _rows(self.look())[region.key]
 
 
@@ -95,8 +78,7 @@ _COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Im
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
-        metavar="ADDRESS",
-        type=arguments.address,
+        **arguments.FUNCTION,
         help="PCI address of the region in 'os-acc region list'",
     )
     return parser
@@ -121,16 +103,16 @@ def _row(
         region.number,
         region.interface_id,
         sorted(functions_held(region)),
-        _status(region, unverified).value,
+        _status(region, unverified),
         image.id if image else None,
     )
 
 
-def _status(region: Region, unverified: UnverifiedRegions) -> RegionStatus:
+def _status(region: Region, unverified: UnverifiedRegions) -> str:
+    """Return whether the function that a region reports is known to be the real one."""
     if region in unverified:
-        return RegionStatus.UNVERIFIED
+        return "unverified"
     if unverified.is_verified(region):
-        return RegionStatus.VERIFIED
-    if unverified.trusts(region):
-        return RegionStatus.ACCEPTED
-    return RegionStatus.GUEST_WRITABLE
+        return "verified"
+    # A guest can program it; the operator may accept what that leaves.
+    return "accepted" if unverified.trusts(region) else "guest-writable"

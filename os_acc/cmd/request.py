@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib import parse
 
@@ -15,8 +14,8 @@ from os_acc.attach.external_events import NovaEvents
 from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
-from os_acc.objects.request import AttachTarget, RequestGroup
-from os_acc.profiles import expansion, lookup
+from os_acc.objects.request_group import AttachTarget, RequestGroup
+from os_acc.profiles import expansion
 from os_acc.scheduling import allocation_candidates, extra_specs
 
 _FLAVOR_HINT = "pass what 'openstack flavor show FLAVOR -f json' prints"
@@ -95,8 +94,8 @@ class RequestShow(base.Showing):
         if not expansion.named(specs):
             return specs
         self.os_acc.configure()
-        deadline = time.monotonic() + self.settings.plug_timeout
-        found = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
+        profiles = expansion.ProfileLookup(self.os_acc.config)
+        found = profiles.expanded(specs, self.deadline())
         if found.unreadable:
             self.remark(
                 "not shown: the groups of device profile "
@@ -187,9 +186,6 @@ def _lines(group: RequestGroup) -> Iterable[str]:
 _PATH = "/allocation_candidates"
 _COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")
 
-_LIST_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
-_MORE = ("Provider", "Host", "Reason")
-
 
 class RequestList(base.Listing):
     """List accelerator requests: those of device profiles, and those of plugs.
@@ -201,8 +197,7 @@ class RequestList(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--instance",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="show only requests that are, or were last, bound to this instance",
         )
         parser.add_argument(
@@ -213,32 +208,28 @@ class RequestList(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        recorded, long = self.recorded(), parsed_args.long
+        recorded, instance = self.recorded(), parsed_args.instance
         host = self.settings.node_name
         found = with_plugged(recorded.requests, recorded.leases, host)
-        return _LIST_COLUMNS + (_MORE if long else ()), [
-            _row(each, long)
-            for each in found
-            if parsed_args.instance in (None, each.instance)
-        ]
+        return base.table(
+            _LISTED | _LONG if parsed_args.long else _LISTED,
+            (each for each in found if instance in (None, each.instance)),
+        )
 
 
-def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
-    binding, lease = request.binding, request.lease
-    row = (
-        request.uuid,
-        request.state.value,
-        request.instance,
-        request.profile or None,
-        request.group,
-        str(lease.address) if lease else None,
-    )
-    if not long:
-        return row
-    provider, host = (
-        (binding.device_rp_uuid, binding.hostname) if binding else (None, None)
-    )
-    return (*row, provider, host, request.reason or None)
+_LISTED: dict[str, Callable[[AcceleratorRequest], Any]] = {
+    "UUID": lambda each: each.uuid,
+    "State": lambda each: each.state.value,
+    "Instance": lambda each: each.instance,
+    "Profile": lambda each: each.profile or None,
+    "Group": lambda each: each.group,
+    "Device": lambda each: str(each.lease.address) if each.lease else None,
+}
+_LONG: dict[str, Callable[[AcceleratorRequest], Any]] = {
+    "Provider": lambda each: each.binding.device_rp_uuid if each.binding else None,
+    "Host": lambda each: each.binding.hostname if each.binding else None,
+    "Reason": lambda each: each.reason or None,
+}
 
 
 class RequestNotify(base.Listing):
@@ -254,17 +245,15 @@ class RequestNotify(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "uuids",
-            metavar="UUID",
+            **arguments.UUID,
             nargs="+",
-            type=arguments.uuid,
             help="an accelerator request (see 'os-acc request list')",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = self._requests(frozenset(parsed_args.uuids))
-        deadline = time.monotonic() + self.settings.plug_timeout
-        report = NovaEvents(self.os_acc.config).notify(found, deadline)
+        report = NovaEvents(self.os_acc.config).notify(found, self.deadline())
         self.is_failed = bool(report["refused"])
         results = dict.fromkeys(report["sent"], "sent")
         results |= dict.fromkeys(report["unresolved"], "no event yet")

@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
 
@@ -16,11 +16,15 @@ from cliff.formatters import base as formatters
 from stevedore import ExtensionManager, extension
 
 from os_acc import exception
-from os_acc.cmd import arguments, base
-from os_acc.cmd.drawing import rows, snapshot, tree
+from os_acc.cmd import arguments, base, topology_labels, topology_tree
+from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
+from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.host import numa, pci
 from os_acc.numa import network_options
+from os_acc.numa.policies import GuestCells
+from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import NUMATopology
+from os_acc.objects.pci import PciFunction
 
 _TREE = "tree"
 _WIDTH = 80
@@ -55,8 +59,7 @@ class Topology(base.Listing):
         )
         parser.add_argument(
             "--cells",
-            metavar="NUMBERS",
-            type=arguments.cells,
+            **arguments.CELLS,
             default=(),
             help="for a guest in these host cells, such as 0,1: how near each device "
             "is to it, and by which policies it could have it",
@@ -74,15 +77,15 @@ class Topology(base.Listing):
             self._parser.error("--svg is a format of its own")
         self._snapshot = self._look(parsed_args.cells)
         self.remark_if_none_named()
-        more = rows.MORE if parsed_args.cells else ()
-        return (*rows.COLUMNS, *more), rows.rows(self._snapshot)
+        more = MORE if parsed_args.cells else ()
+        return (*COLUMNS, *more), rows(self._snapshot)
 
     def _draw(self, parsed_args: argparse.Namespace) -> None:
         # Slow to import.
-        from os_acc.cmd.drawing import render
+        from os_acc.cmd import topology_render as render
 
-        host = tree.draw(self._snapshot, long=parsed_args.long)
-        supplies = tree.supplies(self._snapshot)
+        host = topology_tree.draw(self._snapshot, long=parsed_args.long)
+        supplies = topology_tree.supplies(self._snapshot)
         if parsed_args.svg:
             _write(parsed_args.svg, render.picture(host, supplies))
             return
@@ -93,7 +96,7 @@ class Topology(base.Listing):
         colours = is_terminal and "NO_COLOR" not in os.environ
         render.write_text(host, supplies, out, width, colours=colours)
 
-    def _look(self, cells: tuple[int, ...]) -> snapshot.HostSnapshot:
+    def _look(self, cells: tuple[int, ...]) -> HostSnapshot:
         look, root = self.look(), self.os_acc.root
         topology = self._with_networks(numa.read_topology(root))
         for cell in cells:
@@ -105,9 +108,23 @@ class Topology(base.Listing):
                     if known
                     else "the cells of this host are unknown",
                 )
-        parents = pci.read_parents(root, look.inventory.host.functions)
-        name, models = self.settings.node_name, self.models(look)
-        return snapshot.of(look, name, parents, topology, cells, models)
+        states = {each.address: each for each in device_states(look)}
+        free: dict[str, list[int | None]] = {}
+        for provider in look.inventory.providers.values():
+            nodes = free.setdefault(provider.device.resource_class, [])
+            for handle in provider.device.handles:
+                if states[handle.address].state is DeviceStatus.FREE:
+                    nodes.append(handle.numa_node)
+        return HostSnapshot(
+            name=self.settings.node_name,
+            host=look.inventory.host,
+            states=states,
+            parents=pci.read_parents(root, look.inventory.host.functions),
+            topology=topology,
+            free=free,
+            guest=GuestCells(topology, cells) if cells else None,
+            models=self.models(look),
+        )
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:
         try:
@@ -149,3 +166,87 @@ def _write(file: TextIO, picture: str) -> None:
         raise exception.InvalidInput(
             f"cannot write {file.name}: {error.strerror}"
         ) from error
+
+
+# -- rows for programs -------------------------------------------------------
+
+COLUMNS = (
+    "Kind",
+    "Name",
+    "Below",
+    "NUMA Node",
+    "Resource Class",
+    "State",
+    "Consumer",
+    "Instance Name",
+    "Model",
+    "Driver",
+    "IOMMU Group",
+    "Reason",
+)
+#: Additional columns for a given guest.
+MORE = ("Affinity", "Policies")
+
+
+def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
+    """Yield the tree of ``--long``, in ``COLUMNS``, and ``MORE`` for a guest."""
+    columns = (*COLUMNS, *(MORE if snapshot.guest else ()))
+    for row in _rows(snapshot):
+        yield tuple(map(row.get, columns))
+
+
+def _rows(snapshot: HostSnapshot) -> Iterator[dict[str, Any]]:
+    cells = snapshot.topology.cells
+    for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):
+        yield {"Kind": "socket", "Name": f"socket {socket}"}
+    for cell in cells:
+        yield {
+            "Kind": "cell",
+            "Name": f"cell {cell.id}",
+            "Below": None if cell.socket is None else f"socket {cell.socket}",
+            "NUMA Node": cell.id,
+            **_affinity(snapshot, cell.id),
+        }
+    states = filter(None, map(function_of, snapshot.states))
+    for address in sorted({*snapshot.functions, *states}):
+        row = {"Kind": "gone", "Name": str(address)}
+        if function := snapshot.functions.get(address):
+            row |= _function(snapshot, function)
+        if device := snapshot.states.get(address):
+            row |= _device(device)
+        yield row
+
+
+def _function(snapshot: HostSnapshot, function: PciFunction) -> dict[str, Any]:
+    node = function.numa_node
+    known = {cell.id for cell in snapshot.topology.cells}
+    above = topology_tree.parent(snapshot, function.address)
+    below = f"cell {node}" if node in known else None
+    return {
+        "Kind": "bridge" if function.is_bridge else function.role.value,
+        "Below": str(above) if above else below,
+        "NUMA Node": node,
+        "Model": snapshot.models.short(function.identity),
+        "Driver": function.driver,
+        "IOMMU Group": function.iommu_group,
+        **_affinity(snapshot, node),
+    }
+
+
+def _device(device: DeviceState) -> dict[str, Any]:
+    lease = device.lease
+    return {
+        "Resource Class": device.resource_class,
+        "State": device.state.value,
+        "Consumer": lease.consumer if lease else None,
+        "Instance Name": (lease.guest.name or None) if lease else None,
+        "Reason": device.reason or None,
+    }
+
+
+def _affinity(snapshot: HostSnapshot, node: int | None) -> dict[str, Any]:
+    found = snapshot.affinity(node)
+    if found is None:
+        return {}
+    policies = [policy.value for policy in topology_labels.allowing(found)]
+    return {"Affinity": found.name.lower(), "Policies": policies}

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Client of the privileged helper.
-
-It turns the helper's plain answers into typed errors. See
-:mod:`os_acc.helper.connection` for the start and replacement of the helper.
-"""
+"""Client of the privileged helper: typed calls, and typed errors for its answers."""
 
 from __future__ import annotations
 
@@ -14,12 +10,11 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors, requests
+from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream, Digest
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -27,28 +22,30 @@ from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
+    claims,
     fpga,
     holders,
     mdev,
     nvme,
+    permissions,
     qat,
-    record,
-    rootconf,
-    several,
     sriov,
     steps,
     xrt,
 )
+from os_acc.privsep.binding import GiveBackRequest
+from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.permissions import LimitMode
+from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import (
     DEADLINE_LIMIT_MS,
     BindTarget,
     CardRequest,
     Request,
 )
-from os_acc.privsep.rootconf import LimitMode
 from os_acc.privsep.step import StepPurpose
 
 # A host without FPGAs need not permit the context image.
@@ -103,8 +100,8 @@ class Helper:
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
-        turn = self._turn(privsep.base, deadline)
-        mode, path, why = turn.ask(rootconf.limits)
+        link, limit = self._turn(privsep.base, deadline)
+        mode, path, why = link.ask(permissions.limits, limit)
         return LimitMode(mode), path, why
 
     def take(self, leases: Sequence[Lease], deadline: float) -> None:
@@ -114,9 +111,15 @@ class Helper:
         :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
-        calls = [requests.take(each, turn.milliseconds, self._node) for each in leases]
-        found = turn.ask_each("take", calls)
+        link, limit = self._turn(privsep.base, deadline)
+        calls = [
+            TakeRequest(
+                *_group(each, _targets(each), limit),
+                *(each.uuid, each.eraser, each.releaser, self._node),
+            )
+            for each in leases
+        ]
+        found = _ask_each(link, limit, "take", calls)
         for lease, answers in zip(leases, found, strict=True):
             errors.check(lease.functions, answers)
 
@@ -128,9 +131,18 @@ class Helper:
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
-        request = requests.reserve(lease, turn.milliseconds, self._node, instead_of)
-        errors.check(lease.functions, turn.ask(binding.reserve, request))
+        link, limit = self._turn(privsep.base, deadline)
+        use = FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST
+        request = ReserveRequest(
+            *_group(lease, _targets(lease), limit),
+            lease=lease.uuid,
+            use=use,
+            instead_of=instead_of,
+            eraser=lease.eraser,
+            releaser=lease.releaser,
+            node=self._node,
+        )
+        errors.check(lease.functions, link.ask(claims.reserve, limit, request))
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -139,16 +151,15 @@ class Helper:
 
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
-        turn = self._turn(privsep.base, deadline)
-        request = binding.ForgetRequest(
-            tuple(addresses), epoch, turn.milliseconds, lease
-        )
-        errors.check(addresses, turn.ask(binding.forget, request))
+        link, limit = self._turn(privsep.base, deadline)
+        call = tuple(addresses), epoch, limit, lease
+        request = claims.ForgetRequest(*call)
+        errors.check(addresses, link.ask(claims.forget, limit, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions and slots that the helper has taken in this boot."""
-        turn = self._turn(privsep.base, deadline)
-        return tuple(HelperRecord.of(*each) for each in turn.ask(record.claimed))
+        link, limit = self._turn(privsep.base, deadline)
+        return tuple(HelperRecord.of(*each) for each in link.ask(claims.claimed, limit))
 
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False
@@ -160,10 +171,9 @@ class Helper:
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        turn = self._turn(privsep.base, deadline)
-        answers = turn.ask(
-            binding.give_back, requests.give_back(lease, turn.milliseconds, proven_free)
-        )
+        link, limit = self._turn(privsep.base, deadline)
+        request = _give_back(lease, limit, proven_free=proven_free)
+        answers = link.ask(binding.give_back, limit, request)
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
             self.check_free(lease.functions, deadline)
@@ -181,10 +191,10 @@ class Helper:
             error. Leases with a function that is held, gone or exchanged, or that
             refuses the epoch, are absent: call :meth:`give_back` for each.
         """
-        turn = self._turn(privsep.base, deadline)
-        calls = [requests.give_back(each, turn.milliseconds) for each in leases]
+        link, limit = self._turn(privsep.base, deadline)
+        calls = [_give_back(each, limit) for each in leases]
         found: dict[str, exception.OsAccError | None] = {}
-        answered = turn.ask_each("give_back", calls)
+        answered = _ask_each(link, limit, "give_back", calls)
         for lease, answers in zip(leases, answered, strict=True):
             try:
                 errors.check(lease.functions, answers)
@@ -223,11 +233,10 @@ class Helper:
     def _remove_mdev(
         self, lease: Lease, slot: MdevSlot, deadline: float, *, keeps_record: bool
     ) -> None:
-        turn = self._turn(privsep.base, deadline)
-        request = mdev.RemoveRequest(
-            slot, lease.uuid, lease.epoch, turn.milliseconds, keeps_record
-        )
-        errors.check([slot], [turn.ask(mdev.remove, request)])
+        link, limit = self._turn(privsep.base, deadline)
+        call = slot, lease.uuid, lease.epoch, limit
+        request = mdev.RemoveRequest(*call, keeps_record)
+        errors.check([slot], [link.ask(mdev.remove, limit, request)])
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Replace the helper's damaged record of a slot by one for a lease.
@@ -243,10 +252,10 @@ class Helper:
         slot: MdevSlot,
         deadline: float,
     ) -> None:
-        turn = self._turn(privsep.base, deadline)
-        call = slot, lease.uuid, lease.epoch, turn.milliseconds
+        link, limit = self._turn(privsep.base, deadline)
+        call = slot, lease.uuid, lease.epoch, limit
         request = mdev.SlotRequest(*call, lease.releaser, self._node)
-        errors.check([slot], [turn.ask(entrypoint, request)])
+        errors.check([slot], [link.ask(entrypoint, limit, request)])
 
     def check_unused(self, lease: Lease, deadline: float) -> None:
         """Check that no process holds the functions of a lease, or its mediated device.
@@ -256,8 +265,8 @@ class Helper:
         if lease.slot is None:
             self.check_free(lease.functions, deadline)
             return
-        turn = self._turn(privsep.inspect, deadline)
-        answer = turn.ask(holders.mdev_holders, holders.MdevRequest(lease.uuid))
+        link, limit = self._turn(privsep.inspect, deadline)
+        answer = link.ask(holders.mdev_holders, limit, holders.MdevRequest(lease.uuid))
         errors.check_holders(str(lease.slot), answer)
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
@@ -265,9 +274,10 @@ class Helper:
 
         :raises DeviceInUse: a process does, or even root cannot determine it.
         """
-        turn = self._turn(privsep.inspect, deadline)
+        link, limit = self._turn(privsep.inspect, deadline)
         request = holders.HoldersRequest(tuple(addresses))
-        errors.check_holders(str(addresses[0]), turn.ask(holders.holders, request))
+        answer = link.ask(holders.holders, limit, request)
+        errors.check_holders(str(addresses[0]), answer)
 
     def run_step(
         self,
@@ -279,26 +289,18 @@ class Helper:
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
-        turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
-        members = requests.targets(lease)
+        link, limit = self._turn(step.context, deadline, most=_LONGEST_STEP)
+        members = _targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
-            parent = BindTarget(lease.slot.type.function, lease.parent.numbers)
-            members = (parent,)
+            members = (BindTarget(lease.slot.type.function, lease.parent.numbers),)
         cards: tuple[BindTarget, ...] = ()
         if region is not None:
             cards = (BindTarget(region.card, region.identity.numbers),)
         request = steps.StepRequest(
-            device=lease.address,
-            members=members,
-            cards=cards,
-            epoch=lease.epoch,
-            milliseconds=turn.milliseconds,
-            lease=lease.uuid,
-            arguments=arguments,
-            purpose=purpose,
-            releaser=lease.releaser,
+            *(lease.address, members, cards, lease.epoch, limit),
+            *(lease.uuid, arguments, purpose, lease.releaser),
         )
-        return CallResult(*turn.ask(step.entry, request))
+        return CallResult(*link.ask(step.entry, limit, request))
 
     def read_health(
         self,
@@ -307,10 +309,10 @@ class Helper:
         deadline: float,
     ) -> CallResult:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
-        turn = self._turn(step.context, deadline)
+        link, limit = self._turn(step.context, deadline)
         target = BindTarget(function.address, function.identity.numbers)
-        request = steps.HealthRequest(target, turn.milliseconds, step.arguments)
-        return CallResult(*turn.ask(step.entry, request))
+        request = steps.HealthRequest(target, limit, step.arguments)
+        return CallResult(*link.ask(step.entry, limit, request))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -319,7 +321,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        self._change(privsep.base, sriov.set_num_vfs, function, count, epoch, deadline)
+        self._change(sriov.set_num_vfs, function, count, epoch, deadline)
 
     def share_nvme_resources(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -329,7 +331,7 @@ class Helper:
         :raises HostError: they are too few, or the controller refused it.
         """
         entrypoint = vf_resources.share_resources
-        self._change(nvme.context, entrypoint, function, count, epoch, deadline)
+        self._change(entrypoint, function, count, epoch, deadline, nvme.context)
 
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
@@ -338,8 +340,8 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        count, entrypoint = number_of(services), qat.set_qat_services
-        self._change(privsep.base, entrypoint, function, count, epoch, deadline)
+        count = number_of(services)
+        self._change(qat.set_qat_services, function, count, epoch, deadline)
 
     def set_ports(
         self, card: PciFunction, count: int, epoch: int, deadline: float
@@ -349,22 +351,21 @@ class Helper:
         :param count: number of ports; the host gets all others back.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        self._change(privsep.base, fpga.set_ports, card, count, epoch, deadline)
+        self._change(fpga.set_ports, card, count, epoch, deadline)
 
     def _change(
         self,
-        context: privsep.Context,
         entrypoint: Callable[..., Any],
         card: PciFunction,
         count: int,
         epoch: int,
         deadline: float,
+        context: privsep.Context = privsep.base,
     ) -> None:
-        turn = self._turn(context, deadline)
-        request = CardRequest(
-            card.address, card.identity.numbers, count, epoch, turn.milliseconds
-        )
-        answer = turn.ask(entrypoint, request)
+        link, limit = self._turn(context, deadline)
+        place = card.address, card.identity.numbers
+        request = CardRequest(*place, count, epoch, limit)
+        answer = link.ask(entrypoint, limit, request)
         if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free([card.address], deadline)
         errors.check([card.address], [answer])
@@ -411,7 +412,7 @@ class Helper:
                 f"{region} cannot be programmed",
                 reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
-        turn = self._turn(privsep.image, deadline)
+        link, limit = self._turn(privsep.image, deadline)
         image, header = bitstream.image, bitstream.header
         signature = (image.properties.get(k, "") for k in policy.SIGNATURE_PROPERTIES)
         request = ImageRequest(
@@ -423,10 +424,10 @@ class Helper:
             offset=header.payload_offset,
             size=header.payload_size,
             epoch=epoch,
-            milliseconds=turn.milliseconds,
+            milliseconds=limit,
             signature=tuple(signature),
         )
-        result = CallResult(*turn.ask(entrypoint, request))
+        result = CallResult(*link.ask(entrypoint, limit, request))
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -438,46 +439,61 @@ class Helper:
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None
-    ) -> _Turn:
-        """Wait for the helper; return a call with the time left for the kernel.
+    ) -> tuple[connection.Connection, int]:
+        """Wait for the helper; return it, and the milliseconds for the kernel.
 
         :param most: the maximum in seconds; None: ``write_timeout``.
-        :raises HelperUnavailable: the helper does not start in time.
-        :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
         link = self._link(context)
         link.start().wait(deadline)
         most = self.write_timeout if most is None else most
         seconds = min(most, deadlines.left(deadline))
-        return _Turn(link, max(1, int(seconds * 1000)))
+        return link, max(1, int(seconds * 1000))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Turn:
-    """One call of the helper.
+def _ask_each(
+    link: connection.Connection,
+    limit: int,
+    name: str,
+    requests: Sequence[Request],
+) -> Sequence[Any]:
+    """Ask an entry point of ``binding`` once; return the answers for each lease."""
+    if not requests:
+        return []
+    if len(requests) == 1:
+        return [link.ask(getattr(binding, name), limit, requests[0])]
+    call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
+    found: Sequence[Any] = link.ask(binding.several, limit, call)
+    return found
 
-    :ivar milliseconds: time limit for the kernel, passed to the helper.
-    """
 
-    link: connection.Connection
-    milliseconds: int
+def _group(
+    lease: Lease, targets: tuple[BindTarget, ...], limit: int
+) -> tuple[int, tuple[BindTarget, ...], int, int]:
+    assert lease.handle.iommu_group is not None
+    return lease.handle.iommu_group, targets, lease.epoch, limit
 
-    def ask(
-        self, entrypoint: Callable[..., Any], request: Request | None = None
-    ) -> Any:
-        # The helper's own deadline is earlier, so that its answer can arrive.
-        seconds = self.milliseconds / 1000 + deadlines.ANSWER
-        values = () if request is None else request.values()
-        return self.link.ask(entrypoint, seconds, values)
 
-    def ask_each(self, name: str, requests: Sequence[Request]) -> Sequence[Any]:
-        """Ask an entry point of ``binding`` once for several leases.
+def _targets(lease: Lease) -> tuple[BindTarget, ...]:
+    """Return the functions of a lease, with the drivers that they get for a guest."""
+    return tuple(
+        BindTarget(
+            *(each.address, each.identity.numbers, lease.driver_of(each.address)),
+            serial=each.identity.number,
+        )
+        for each in lease.prior
+    )
 
-        :returns: the answers for each.
-        """
-        if len(requests) < 2:
-            return [self.ask(getattr(binding, name), each) for each in requests]
-        call = several.SeveralRequest(name, tuple(each.values() for each in requests))
-        found: Sequence[Any] = self.ask(several.several, call)
-        return found
+
+def _give_back(
+    lease: Lease, limit: int, *, proven_free: bool = False
+) -> GiveBackRequest:
+    prior = (
+        target._replace(driver=each.driver or "", override=each.driver_override or "")
+        for target, each in zip(_targets(lease), lease.prior, strict=True)
+    )
+    return GiveBackRequest(
+        *_group(lease, tuple(prior), limit),
+        *(proven_free, lease.uuid, lease.eraser, lease.releaser),
+    )

@@ -2,6 +2,8 @@
 
 """The connection to the helper of a privileged context.
 
+The root process itself is in :mod:`os_acc.privsep.root_process`.
+
 The first caller starts a helper, in a thread for which no caller has to wait. A
 helper may be killed, stopped, or slow, and privsep detects only the first: calls
 would time out one after the other, forever. So after a call without an answer the
@@ -41,6 +43,7 @@ from oslo_log import log
 from oslo_privsep import comm, daemon
 
 from os_acc import deadlines, exception, privsep
+from os_acc.privsep.request import Request
 
 LOG = log.getLogger(__name__)
 
@@ -118,12 +121,17 @@ class Connection:
         return start
 
     def ask(
-        self, entrypoint: Callable[..., Any], seconds: float, args: tuple[object, ...]
+        self,
+        entrypoint: Callable[..., Any],
+        milliseconds: int,
+        request: Request | None = None,
     ) -> Any:
         """Call an entry point, and return its answer.
 
+        :param milliseconds: time limit for the kernel.
         :raises HelperLost: the helper ended, went silent, or has failed.
         """
+        args = () if request is None else request.values()
         if not self._context.client_mode:
             return entrypoint(*args)
         channel = self._context.channel
@@ -131,6 +139,8 @@ class Connection:
             raise exception.HelperLost(
                 "the connection to the privileged helper is closed"
             )
+        # The helper's own deadline is earlier, so that its answer can arrive.
+        seconds = milliseconds / 1000 + deadlines.ANSWER
         try:
             return _answer(channel.send_recv(_call(entrypoint, args), seconds))
         except comm.PrivsepTimeout as error:
@@ -209,7 +219,11 @@ class Connection:
         start.over.set_exception(failure)
 
     def _use(self, start: PendingStart, channel: daemon.RootwrapClientChannel) -> None:
-        _limit_sending(channel)
+        # In seconds and microseconds.
+        limit = struct.pack("ll", _SEND_SECONDS, 0)
+        channel.writer.writesock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit
+        )
         try:
             deadlines.start(functools.partial(_watch, channel))
         except exception.DeviceStuck:
@@ -243,12 +257,6 @@ def _answer(reply: tuple[Any, ...]) -> Any:
         arguments, traceback = (*rest, "", "")[:2]
         raise HelperRaised(f"{traceback}\n{value}{arguments}")
     raise HelperRaised(f"unknown kind of answer: {kind}")
-
-
-def _limit_sending(channel: comm.ClientChannel) -> None:
-    channel.writer.writesock.setsockopt(
-        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0)
-    )
 
 
 def _shut(channel: comm.ClientChannel) -> None:

@@ -18,7 +18,7 @@ from os_acc.helper import client
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
@@ -78,24 +78,22 @@ class Reconciler:
         The mediated device of the lease is removed, too, unless a process holds it.
         """
 
-        _in_time(
-            lambda epoch: self._helper.forget_mdev(
-                dataclasses.replace(lease, epoch=epoch), slot, deadline
-            ),
-            store,
-        )
+        def forget(epoch: int) -> None:
+            fresh = dataclasses.replace(lease, epoch=epoch)
+            self._helper.forget_mdev(fresh, slot, deadline)
+
+        _in_time(forget, store)
 
     def repair_slot(
         self, lease: Lease, slot: MdevSlot, store: Store, deadline: float
     ) -> None:
         """Have the helper replace its damaged record of a slot."""
 
-        _in_time(
-            lambda epoch: self._helper.repair_slot(
-                dataclasses.replace(lease, epoch=epoch), slot, deadline
-            ),
-            store,
-        )
+        def repair(epoch: int) -> None:
+            fresh = dataclasses.replace(lease, epoch=epoch)
+            self._helper.repair_slot(fresh, slot, deadline)
+
+        _in_time(repair, store)
 
     def records(self, deadline: float) -> Mapping[DeviceAddress, HelperRecord]:
         """Return all records of the helper, with or without a lease here."""

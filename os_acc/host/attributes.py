@@ -13,12 +13,14 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Sequence
+from typing import Final
 
-from os_acc.exception import HostStepFailed, InvalidInput
+from os_acc.exception import HostStepFailed
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 
+#: The directory of all PCI functions, below the root.
+DEVICES: Final = "sys/bus/pci/devices"
 # The kernel answers ENODEV to a read of an open attribute of a removed device.
 _MISSING = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -28,6 +30,11 @@ _ATTRIBUTE_FLAGS = _FLAGS | os.O_NOFOLLOW
 _PAGE = 4096
 _NUMBER = re.compile(r"-?[0-9]{1,19}|0x[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+
+
+def function_path(root: str, address: PciAddress, *parts: str) -> str:
+    """Return the directory of a PCI function, or the path of a part of it."""
+    return os.path.join(root, DEVICES, str(address), *parts)
 
 
 def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
@@ -86,8 +93,12 @@ def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
 
     :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
-    target = link_target(path, dir_fd=dir_fd)
-    return None if target is None else target.rpartition("/")[2]
+    try:
+        return os.readlink(path, dir_fd=dir_fd).rpartition("/")[2]
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise _refused(path, error) from error
 
 
 def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
@@ -98,12 +109,9 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
     name = link_name(path, dir_fd=dir_fd)
     if name is None:
         return None
-    try:
-        return PciAddress.parse(name)
-    except InvalidInput as error:
-        raise HostStepFailed(
-            f"{path} links to {name!r}, which is not a PCI function"
-        ) from error
+    if (address := function_named(name)) is None:
+        raise HostStepFailed(f"{path} links to {name!r}, which is not a PCI function")
+    return address
 
 
 def mode(path: str, *, dir_fd: int | None = None) -> int:
@@ -181,18 +189,10 @@ class ClassDevice:
     ancestors: tuple[str, ...]
 
 
-def class_devices(root: str, class_name: str) -> list[ClassDevice]:
-    """Return the devices of one class, sorted by name; none if it is missing.
+def class_devices(root: str, listing: str) -> list[ClassDevice]:
+    """Return the devices of a class or bus, sorted by name; none if it is missing.
 
-    :raises HostStepFailed: the class exists and cannot be read.
-    """
-    return devices_in(root, f"sys/class/{class_name}")
-
-
-def devices_in(root: str, listing: str) -> list[ClassDevice]:
-    """Return the devices of a directory of links, sorted by name; none if missing.
-
-    :param listing: the directory, below the root.
+    :param listing: the directory with their links, below the root.
     :raises HostStepFailed: it exists and cannot be read.
     """
     directory = os.path.join(root, listing)
@@ -211,22 +211,21 @@ def _links(directory: str) -> list[str]:
     # A class may contain plain files: /sys/class/net/bonding_masters.
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_symlink())
+            return sorted([entry.name for entry in entries if entry.is_symlink()])
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _refused(directory, error) from error
 
 
-def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
+# The devices of a function have the same ancestors in each scan.
+@functools.lru_cache(16384)
+def nearest_function(ancestors: tuple[str, ...]) -> PciAddress | None:
     """Return the last PCI function of a path; those before it are bridges."""
     for name in reversed(ancestors):
         # Cheaper than an exception for each name of another form.
-        if ":" in name and "." in name:
-            try:
-                return PciAddress.parse(name)
-            except InvalidInput:
-                continue
+        if ":" in name and "." in name and (found := function_named(name)):
+            return found
     return None
 
 

@@ -27,9 +27,15 @@ import re
 from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
-from os_acc.host.attributes import link_address, names, number, read_text
-from os_acc.host.pci import DEVICES
-from os_acc.objects.dfl import FME, MANAGER, PORT, REGION, canonical, is_id
+from os_acc.host.attributes import function_path, link_address, names, number, read_text
+from os_acc.objects.drivers import (
+    DFL_FME,
+    DFL_MANAGER,
+    DFL_PORT,
+    DFL_REGION,
+    dfl_uuid,
+    is_dfl_id,
+)
 from os_acc.objects.pci import PciAddress
 
 _VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
@@ -90,15 +96,15 @@ def read_card(root: str, address: PciAddress) -> DflCard | None:
 
 
 def _read_card(root: str, address: PciAddress) -> DflCard | None:
-    place = os.path.join(root, DEVICES, str(address))
-    fmes = list(_below(place, FME))
+    place = function_path(root, address)
+    fmes = list(_below(place, DFL_FME))
     if not fmes:
         return None
     fme = fmes[0]
-    manager = next(_class_devices(fme, MANAGER, "fpga_manager"), None)
+    manager = next(_class_devices(fme, DFL_MANAGER, "fpga_manager"), None)
     ports = [*_ports(place, address)]
     for vf in _vfs(place):
-        ports += _ports(os.path.join(root, DEVICES, str(vf)), vf)
+        ports += _ports(function_path(root, vf), vf)
     # Read last: if it is missing, the FME is gone and other absences are void.
     ports_num = read_text(f"{fme}/ports_num")
     if ports_num is None:
@@ -115,7 +121,7 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
 def _interface_id(fme: str) -> str | None:
     found = {
         _uuid(read_text(f"{region}/compat_id"), "compat_id")
-        for region in _class_devices(fme, REGION, "fpga_region")
+        for region in _class_devices(fme, DFL_REGION, "fpga_region")
     }
     # All regions show the id of their one manager. If they differed, the region
     # of each port would be unknown.
@@ -123,7 +129,7 @@ def _interface_id(fme: str) -> str | None:
 
 
 def _ports(place: str, function: PciAddress) -> Iterator[DflPort]:
-    for path in _below(place, PORT):
+    for path in _below(place, DFL_PORT):
         own = read_text(f"{path}/id")
         # None: released in the meantime.
         if own is not None:
@@ -143,9 +149,9 @@ def _function(port: str) -> str | None:
 def _uuid(text: str | None, what: str) -> str | None:
     if text is None:
         return None
-    if not is_id(text):
+    if not is_dfl_id(text):
         raise HostStepFailed(f"{what} contains {text[:80]!r}, expected an id")
-    return canonical(text)
+    return dfl_uuid(text)
 
 
 def _below(place: str, pattern: re.Pattern[str]) -> Iterator[str]:

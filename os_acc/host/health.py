@@ -33,7 +33,7 @@ from oslo_log import log
 from os_acc import deadlines
 from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
-from os_acc.host.pci import DEVICES
+from os_acc.host.attributes import function_path
 from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
@@ -134,7 +134,7 @@ def read(root: str, address: PciAddress, *, is_held: bool = False) -> HealthRead
     :param is_held: whether a guest has the function. A read of the configuration space
         does not disturb the guest; further readings ask a driver that it does not have.
     """
-    place = os.path.join(root, DEVICES, str(address))
+    place = function_path(root, address)
     # A read would wake a function that sleeps.
     if not _is_suspended(place) and not _answers(place):
         return HealthReadings(None, None, (), answers=False)
@@ -149,7 +149,7 @@ def answers(root: str, address: PciAddress) -> bool:
     A function that sleeps is woken up. The answer of a VF is that of its PF.
     """
     place = source(root, address)
-    return _answers(os.path.join(root, DEVICES, str(place)))
+    return _answers(function_path(root, place))
 
 
 def faults(
@@ -220,7 +220,7 @@ def read_in_time(
 
 def source(root: str, address: PciAddress) -> PciAddress:
     """Return the function that reports the health of a function: the PF of a VF."""
-    path = os.path.join(root, DEVICES, str(address), "physfn")
+    path = function_path(root, address, "physfn")
     with contextlib.suppress(HostStepFailed):
         return attributes.link_address(path) or address
     return address

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Mediated devices and their types, as Linux shows them.
+"""Mediated devices and their types, and NVIDIA's vGPUs on virtual functions.
 
 Documentation/driver-api/vfio-mediated-device.rst and
 Documentation/ABI/testing/sysfs-bus-vfio-mdev.
+
+From Linux 6.8 on, NVIDIA's vGPU Manager has no mediated devices, but a directory
+``nvidia`` in each VF: a number in ``current_vgpu_type`` is the type of the VF's vGPU,
+0 none, and ``creatable_vgpu_types`` has a line "ID : name" for each type for which the
+card has capacity now (NVIDIA vGPU Software User Guide, "Creating an NVIDIA vGPU on a
+Linux with KVM hypervisor that uses a vendor-specific VFIO framework").
 """
 
 from __future__ import annotations
@@ -11,16 +17,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from typing import Final
 
 from os_acc.exception import InvalidInput
-from os_acc.host.attributes import link_name, link_target, names, number, read_text
+from os_acc.host.attributes import (
+    function_path,
+    link_name,
+    link_target,
+    names,
+    number,
+    read_text,
+)
 from os_acc.objects.mdev import MdevType, is_name
+from os_acc.objects.pci import PciAddress
 
 #: Directory of all mediated devices, below the root.
 MDEVS: Final = "sys/bus/mdev/devices"
 #: Directory of their parents, below the root.
 PARENTS: Final = "sys/class/mdev_bus"
+NVIDIA_VENDOR: Final = 0x10DE
+_VGPU_TYPE: Final = re.compile(r"\s*([0-9]{1,9})\s*:\s*(\S.*?)\s*", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,3 +129,24 @@ def read_mdev(root: str, uuid: str) -> MediatedDevice | None:
     return MediatedDevice(
         uuid, kind, number(group, path) if group is not None else None
     )
+
+
+def vgpu_type(root: str, address: PciAddress) -> int | None:
+    """Return the type of a VF's vGPU, 0 for none; None: the VF cannot have one.
+
+    :raises HostStepFailed: the kernel reports an error or malformed data.
+    """
+    path = function_path(root, address, "nvidia/current_vgpu_type")
+    text = read_text(path)
+    return None if text is None else number(text, path)
+
+
+def creatable_vgpu_types(root: str, address: PciAddress) -> dict[int, str]:
+    """Return the names of the types that a VF can get now, by their numbers.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    path = function_path(root, address, "nvidia/creatable_vgpu_types")
+    text = read_text(path) or ""
+    matches = (_VGPU_TYPE.fullmatch(line) for line in text.splitlines())
+    return {int(match[1]): match[2] for match in matches if match is not None}

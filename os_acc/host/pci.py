@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The PCI functions of the host: a scan of all, or a reread of one.
+"""The PCI functions and IOMMU groups of the host: a scan of all, or a reread of one.
 
 Neither ``sriov_numvfs`` nor ``uevent`` is read: both take the device's lock
 (drivers/pci/iov.c; uevent_show() in drivers/base/core.c of many kernels from 6.1
@@ -10,6 +10,7 @@ and the ``driver`` link provide the same information without the lock.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import operator
@@ -17,12 +18,22 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
-from os_acc.host import iommu
+from os_acc.exception import (
+    HostStepFailed,
+    InvalidInput,
+    NotFound,
+    ObjectKind,
+    OsAccError,
+    StepReason,
+    is_exhaustion,
+)
+from os_acc.host import vfio
 from os_acc.host.attributes import (
+    DEVICES,
     class_devices,
+    function_path,
     link_address,
     link_name,
     link_target,
@@ -32,18 +43,87 @@ from os_acc.host.attributes import (
     number,
     read_text,
 )
-from os_acc.host.view import Host
 from os_acc.objects import nvme
 from os_acc.objects.lease import PriorBinding
+from os_acc.objects.mdev import DeviceName, MdevType, function_of
 from os_acc.objects.pci import (
+    IommuGroup,
     PciAddress,
     PciFunction,
     PciIdentity,
+    function_named,
     parse_modalias,
     part_of_device,
 )
 
-DEVICES = "sys/bus/pci/devices"
+#: A PF, or a parent that has a capacity of its own.
+Card: TypeAlias = PciAddress | str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """The result of one scan; the mappings are read-only and sorted by key.
+
+    :ivar netdevs: the PCI function of each PCI network interface.
+    :ivar unreadable: errors of unreadable objects, by name (a PCI address or
+        ``iommu group <n>``); these objects are missing from the other mappings.
+    """
+
+    functions: Mapping[PciAddress, PciFunction]
+    groups: Mapping[int, IommuGroup]
+    netdevs: Mapping[str, PciAddress]
+    unreadable: Mapping[str, OsAccError] = dataclasses.field(compare=False)
+
+    def function(self, address: PciAddress) -> PciFunction:
+        """Return one function.
+
+        :raises NotFound: there is none at this address.
+        """
+        try:
+            return self.functions[address]
+        except KeyError as error:
+            if (reason := self.unreadable.get(str(address))) is not None:
+                raise NotFound(
+                    f"{address} is unreadable: {reason}", kind=ObjectKind.DEVICE
+                ) from reason
+            raise NotFound(
+                f"no PCI function {address} on this host", kind=ObjectKind.DEVICE
+            ) from error
+
+    def card_of(self, place: DeviceName) -> Card:
+        """Return the PF whose VFs share one capacity, or the only parent that has it.
+
+        :param place: a function, or a type of mediated devices.
+        """
+        address = function_of(place)
+        if address is None:
+            assert isinstance(place, MdevType)
+            return place.parent
+        function = self.functions.get(address)
+        return function.physfn if function and function.physfn else address
+
+    def group_of(self, function: PciFunction) -> IommuGroup:
+        """Return the IOMMU group of one function.
+
+        :raises HostStepFailed: it has no group, or the group is unreadable.
+        """
+        address, number = function.address, function.iommu_group
+        if number is None:
+            raise HostStepFailed(
+                f"{address} is in no IOMMU group",
+                address=str(address),
+                reason=StepReason.IOMMU,
+            )
+        try:
+            return self.groups[number]
+        except KeyError as error:
+            raise HostStepFailed(
+                f"IOMMU group {number} of {address} cannot be read",
+                address=str(address),
+                hint=str(self.unreadable.get(f"iommu group {number}", "")),
+                reason=StepReason.IOMMU,
+            ) from error
+
 
 _T = TypeVar("_T")
 
@@ -52,7 +132,7 @@ _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
 # Much faster as a sort key than comparing dataclasses.
-_PARTS = operator.attrgetter("parts")
+_PARTS = operator.attrgetter("domain", "bus", "slot", "function")
 
 
 def scan(root: str) -> Host:
@@ -66,7 +146,7 @@ def scan(root: str) -> Host:
     unreadable: dict[str, OsAccError] = {}
     return Host(
         functions=MappingProxyType(_read_functions(root, unreadable)),
-        groups=MappingProxyType(iommu.read_groups(root, unreadable)),
+        groups=MappingProxyType(vfio.read_iommu_groups(root, unreadable)),
         netdevs=MappingProxyType(_netdevs(root)),
         unreadable=MappingProxyType(unreadable),
     )
@@ -77,7 +157,7 @@ def has_bus(root: str, address: PciAddress) -> bool:
 
     VMD has the class of a storage controller (drivers/pci/controller/vmd.c).
     """
-    below = names(os.path.join(root, DEVICES, str(address)))
+    below = names(function_path(root, address))
     return any(map(_HOST_BRIDGE.fullmatch, below))
 
 
@@ -88,9 +168,7 @@ def mdev_types(root: str, address: PciAddress) -> frozenset[str]:
 
     :raises HostStepFailed: they exist and cannot be listed.
     """
-    return frozenset(
-        names(os.path.join(root, DEVICES, str(address), "mdev_supported_types"))
-    )
+    return frozenset(names(function_path(root, address, "mdev_supported_types")))
 
 
 def read_parents(
@@ -105,17 +183,17 @@ def read_parents(
     """
     found = {}
     for address in addresses:
-        target = link_target(os.path.join(root, DEVICES, str(address)))
-        above = nearest_function(target.split("/")[:-1]) if target else None
+        target = link_target(function_path(root, address))
+        above = nearest_function(tuple(target.split("/")[:-1])) if target else None
         if above is not None:
             found[address] = above
-    return MappingProxyType(found)
+    return found
 
 
 def _netdevs(root: str) -> dict[str, PciAddress]:
     return {
         device.name: device.owner
-        for device in class_devices(root, "net")
+        for device in class_devices(root, "sys/class/net")
         if device.owner is not None
     }
 
@@ -150,7 +228,7 @@ def read_function(root: str, address: PciAddress) -> PciFunction | None:
 
     :raises HostStepFailed: the kernel reports an error or malformed data.
     """
-    return _read_at(os.path.join(root, DEVICES, str(address)), None, address, _read)
+    return _read_at(function_path(root, address), None, address, _read)
 
 
 def read_driver(root: str, address: PciAddress) -> str | None:
@@ -158,7 +236,7 @@ def read_driver(root: str, address: PciAddress) -> str | None:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    return link_name(os.path.join(root, DEVICES, str(address), "driver"))
+    return link_name(function_path(root, address, "driver"))
 
 
 def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
@@ -169,18 +247,13 @@ def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
 
     :raises HostStepFailed: the kernel reports an error or malformed data.
     """
-    path = os.path.join(root, DEVICES, str(address))
+    path = function_path(root, address)
     return _read_at(path, None, address, _read_binding)
 
 
 def _addresses(directory: int) -> list[PciAddress]:
-    found = []
-    for name in names(directory):
-        try:
-            found.append(PciAddress.parse(name))
-        except InvalidInput:
-            continue
-    return sorted(found, key=_PARTS)
+    found = map(function_named, names(directory))
+    return sorted(filter(None, found), key=_PARTS)
 
 
 def _open(path: str, parent: int | None = None) -> int | None:
@@ -312,7 +385,7 @@ def _vfs(fd: int) -> tuple[PciAddress, ...]:
             address = link_address(name, dir_fd=fd)
             if address is not None:
                 found[int(match[1])] = address
-    return tuple(found[index] for index in sorted(found))
+    return tuple([found[index] for index in sorted(found)])
 
 
 def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:

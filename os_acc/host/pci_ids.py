@@ -12,7 +12,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Self
 
 from os_acc.objects.pci import PciIdentity
 
@@ -65,9 +65,6 @@ class ModelNames:
         if vendor is None:
             return self.short(identity)
         return f"{vendor} {self.known(identity) or f'Device {identity.product:04x}'}"
-
-
-NO_NAMES: Final = ModelNames()
 
 
 def _names(text: str, requested: set[tuple[int, int]]) -> Iterator[tuple[Key, str]]:

@@ -27,7 +27,7 @@ _OF_PARENT: Final = "MDEV_STATE"
 _SOURCE: Final = "kernel"
 
 
-class Recovery(enum.Enum):
+class ErrorRecovery(enum.Enum):
     """The state of a PCIe error recovery (``pci_uevent_ers()``)."""
 
     BEGUN = "BEGIN_RECOVERY"
@@ -48,7 +48,7 @@ class Uevent:
 
     action: str
     address: PciAddress | None = None
-    recovery: Recovery | None = None
+    recovery: ErrorRecovery | None = None
 
 
 class Monitor:
@@ -101,8 +101,8 @@ class Monitor:
         )
 
 
-def _recovery(word: str | None) -> Recovery | None:
+def _recovery(word: str | None) -> ErrorRecovery | None:
     try:
-        return Recovery(word)
+        return ErrorRecovery(word)
     except ValueError:
         return None

@@ -4,7 +4,8 @@
 
 Only uses visible to an ordinary user are found. Not found are a process that has
 opened a block device without claiming it, another network or mount namespace, and
-a client inside the kernel, such as ZFS: a plug finds it (:mod:`os_acc.privsep.disks`).
+a client inside the kernel, such as ZFS: a plug finds it, when it claims the disks
+(:mod:`os_acc.privsep.functions`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ from itertools import chain
 from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
-from os_acc.host import vgpu
+from os_acc.host import mdev
 from os_acc.host.attributes import (
     ClassDevice,
     class_devices,
-    devices_in,
+    function_path,
     link_name,
     names,
     number,
     read_lines,
     read_text,
 )
-from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress, PciFunction
 
 #: PCI functions, the name of a device of theirs, and a function that returns how the
@@ -73,7 +73,7 @@ def used(
     """
     found: dict[PciAddress, str] = {}
     for owners, name, use in checks:
-        if all(each in found or each not in functions for each in owners):
+        if not [each for each in owners if each in functions and each not in found]:
             continue
         try:
             sentence = use()
@@ -95,7 +95,7 @@ def disks(root: str) -> Iterator[Check]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    devices = class_devices(root, "block")
+    devices = class_devices(root, "sys/class/block")
     paths: dict[str, list[PciAddress]] = {}
     for device in devices:
         match = _NVME_PATH.fullmatch(device.name)
@@ -180,7 +180,7 @@ def interfaces(root: str) -> Iterator[Check]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    for device in class_devices(root, "net"):
+    for device in class_devices(root, "sys/class/net"):
         if device.owner is not None:
             yield [device.owner], device.name, functools.partial(_network_use, device)
 
@@ -210,11 +210,11 @@ def displays(root: str, functions: _Functions) -> Iterator[Check]:
     for address, function in functions.items():
         if function.class_code >> 16 == _DISPLAY_CLASS:
             yield [address], str(address), functools.partial(_boot_vga, root, address)
-    for device in class_devices(root, "drm"):
+    for device in class_devices(root, "sys/class/drm"):
         if device.owner is not None:
             yield [device.owner], device.name, functools.partial(_screen, device)
     if _console_on_framebuffer(root):
-        for device in class_devices(root, "graphics"):
+        for device in class_devices(root, "sys/class/graphics"):
             if device.owner is not None:
                 sentence = f"framebuffer {device.name} shows the console"
                 yield [device.owner], device.name, functools.partial(str, sentence)
@@ -222,7 +222,7 @@ def displays(root: str, functions: _Functions) -> Iterator[Check]:
 
 def _boot_vga(root: str, address: PciAddress) -> str | None:
     # Set by the VGA arbiter, even for a function without a driver.
-    if read_text(os.path.join(root, DEVICES, str(address), "boot_vga")) == "1":
+    if read_text(function_path(root, address, "boot_vga")) == "1":
         return "it is the display that the firmware booted with"
     return None
 
@@ -241,7 +241,7 @@ def _console_on_framebuffer(root: str) -> bool:
     return any(
         "frame buffer" in (read_text(f"{console.path}/name") or "")
         and read_text(f"{console.path}/bind") == "1"
-        for console in class_devices(root, "vtconsole")
+        for console in class_devices(root, "sys/class/vtconsole")
     )
 
 
@@ -249,18 +249,18 @@ def _console_on_framebuffer(root: str) -> bool:
 #
 # Each of them ends, or stops the unbind, when the function leaves its driver: mediated
 # devices (Documentation/driver-api/vfio-mediated-device.rst), vGPUs of NVIDIA on VFs
-# (:mod:`os_acc.host.vgpu`), and MIG instances.
+# (:mod:`os_acc.host.mdev`), and MIG instances.
 
 
 def _parts(root: str, functions: _Functions) -> Iterator[Check]:
-    for device in devices_in(root, "sys/bus/mdev/devices"):
+    for device in class_devices(root, "sys/bus/mdev/devices"):
         if device.owner is not None:
             sentence = f"it has the mediated device {device.name}"
             yield [device.owner], device.name, functools.partial(str, sentence)
     of_nvidia = {
         address: function
         for address, function in functions.items()
-        if function.identity.vendor == vgpu.NVIDIA
+        if function.identity.vendor == mdev.NVIDIA_VENDOR
     }
     for address, function in of_nvidia.items():
         if function.physfn is not None:
@@ -276,7 +276,7 @@ def _parts(root: str, functions: _Functions) -> Iterator[Check]:
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:
-    kind = vgpu.current_type(root, address)
+    kind = mdev.vgpu_type(root, address)
     return f"it is a vGPU of type {kind}" if kind else None
 
 

@@ -1,39 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""VFIO's conditions for a device, and its limitations."""
+"""IOMMU groups, and what VFIO requires of a device."""
 
 from __future__ import annotations
 
 import fnmatch
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final
 
-from os_acc.exception import HostStepFailed, StepReason
-from os_acc.host.attributes import class_devices, names, read_lines, read_text
-from os_acc.host.pci import DEVICES
-from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver
+from os_acc.exception import (
+    HostStepFailed,
+    OsAccError,
+    StepReason,
+    is_exhaustion,
+)
+from os_acc.host.attributes import (
+    class_devices,
+    function_path,
+    mode,
+    names,
+    number,
+    read_lines,
+    read_text,
+)
+from os_acc.objects.drivers import NVIDIA, is_vfio_driver
+from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, function_named
+
+GROUPS = "sys/kernel/iommu_groups"
+# The group name that drivers/vfio/group.c assigns without an IOMMU.
+_NO_IOMMU = "vfio-noiommu"
+
+
+def iommu_on(root: str) -> bool:
+    """Return whether the kernel has any IOMMU group.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    return bool(names(os.path.join(root, GROUPS)))
+
+
+def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
+    """Return the reserved regions that prevent the assignment of a group.
+
+    Only ``direct`` does: firmware needs these regions mapped one to one. The
+    types ``direct-relaxable``, ``msi`` and ``reserved`` do not
+    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+    """
+    return tuple([region for region in group.reserved if region[2] == "direct"])
+
+
+def read_iommu_groups(
+    root: str, unreadable: MutableMapping[str, OsAccError]
+) -> dict[int, IommuGroup]:
+    """Return all groups by number; add errors of groups to ``unreadable``.
+
+    :raises HostStepFailed: the list of numbers cannot be read.
+    """
+    groups = {}
+    for name in names(os.path.join(root, GROUPS)):
+        try:
+            group = read_iommu_group(root, number(name, GROUPS))
+        except HostStepFailed as error:
+            if is_exhaustion(error):
+                raise
+            unreadable[f"iommu group {name}"] = error
+            continue
+        if group is not None:
+            groups[group.number] = group
+    return dict(sorted(groups.items()))
+
+
+def read_iommu_group(root: str, group: int) -> IommuGroup | None:
+    """Return the current state of one group; None if it does not exist.
+
+    Members other than PCI functions are omitted; VFIO checks those.
+
+    :raises HostStepFailed: the kernel reports an error or malformed data.
+    """
+    path = f"{os.path.join(root, GROUPS)}/{group}"
+    reserved = read_text(f"{path}/reserved_regions") or ""
+    members = read_iommu_members(root, group)
+    # The kernel removes a group with its last device.
+    if not members:
+        return None
+    return IommuGroup(
+        number=group,
+        members=members,
+        reserved=_regions(reserved),
+        # Few groups have a name, so the file is rarely opened.
+        unsafe=bool(mode(f"{path}/name")) and read_text(f"{path}/name") == _NO_IOMMU,
+    )
+
+
+def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
+    """Return the PCI functions of a group, sorted; none if it does not exist.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    found = names(os.path.join(root, GROUPS, str(group), "devices"))
+    members = tuple(filter(None, map(function_named, found)))
+    return tuple(sorted(members)) if len(members) > 1 else members
+
+
+# Most groups have the same regions, those of the host's interrupt controller.
+@functools.lru_cache(256)
+def _regions(text: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple(_region(line) for line in text.split("\n") if line)
+
+
+def _region(line: str) -> tuple[int, int, str]:
+    match line.split():
+        case [start, end, kind]:
+            what = "reserved_regions"
+            return (number(start, what), number(end, what), kind)
+        case _:
+            raise HostStepFailed(
+                f"reserved_regions contains {line[:80]!r}, expected start, end and type"
+            )
+
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
 # a guest to harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
 # IAX of Sapphire Rapids (since Linux 6.9).
-_DENYLIST = frozenset(
-    {
-        (0x8086, product)
-        for product in (
-            0x19E2,
-            0x19E3,
-            0x37C8,
-            0x37C9,
-            0x0435,
-            0x0443,
-            0x0B25,
-            0x0CFE,
-        )
-    }
-)
+_DENYLISTED = (0x19E2, 0x19E3, 0x37C8, 0x37C9, 0x0435, 0x0443, 0x0B25, 0x0CFE)
+_DENYLIST = frozenset((0x8086, product) for product in _DENYLISTED)
 # Drivers that set driver_managed_dma: they perform no DMA of their own, so VFIO
 # accepts them beside a guest's device (drivers/pci/pcie/portdrv.c,
 # drivers/pci/hotplug/shpchp_core.c, drivers/pci/pci-stub.c).
@@ -101,11 +193,9 @@ def is_offered(root: str, address: PciAddress, driver: str | None) -> bool:
 
     Documentation/ABI/testing/sysfs-devices-vfio-dev. libvirt accepts a function with
     ``managed='no'`` by this, on any driver. NVIDIA's driver is asked for the type of
-    the vGPU instead (:mod:`.host.vgpu`): no document tells when it has registered a VF.
+    the vGPU instead (:mod:`.host.mdev`): no document tells when it has registered a VF.
     """
-    return driver != NVIDIA and os.path.isdir(
-        os.path.join(root, DEVICES, str(address), _OFFERED)
-    )
+    return driver != NVIDIA and os.path.isdir(function_path(root, address, _OFFERED))
 
 
 def offered_functions(
@@ -117,7 +207,7 @@ def offered_functions(
     """
     owners = (
         functions.get(each.owner)
-        for each in class_devices(root, _OFFERED)
+        for each in class_devices(root, f"sys/class/{_OFFERED}")
         # A mediated device is below a function, and is not that function.
         if each.owner is not None and each.ancestors[-2:] == (str(each.owner), _OFFERED)
     )

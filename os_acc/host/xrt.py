@@ -17,13 +17,18 @@ No tool is run: ``xbmgmt examine`` shows the same attributes
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion
-from os_acc.host.attributes import read_text
-from os_acc.host.pci import DEVICES, read_function
-from os_acc.objects import xrt
+from os_acc.host.attributes import function_path, read_text
+from os_acc.host.pci import read_function
+from os_acc.objects.drivers import (
+    XRT_MANAGEMENT_DRIVER,
+    XRT_USER_DRIVER,
+    XRT_VENDOR,
+    xrt_interface_id,
+    xrt_xclbin_id,
+)
 from os_acc.objects.pci import PciAddress, PciFunction
 
 _FUNCTIONS = 8
@@ -53,14 +58,14 @@ def is_management(root: str, function: PciFunction) -> bool:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    if function.identity.vendor != xrt.VENDOR or function.driver == xrt.USER_DRIVER:
+    if function.identity.vendor != XRT_VENDOR or function.driver == XRT_USER_DRIVER:
         return False
-    if function.driver == xrt.MANAGEMENT_DRIVER:
+    if function.driver == XRT_MANAGEMENT_DRIVER:
         return True
     if function.address.function != 0:
         return False
     return any(
-        other.driver == xrt.USER_DRIVER or _is_next(function, other)
+        other.driver == XRT_USER_DRIVER or _is_next(function, other)
         for other in _beside(root, function.address)
     )
 
@@ -73,7 +78,7 @@ def management_of(root: str, user: PciFunction) -> ManagementFunction | None:
     found = [
         other
         for other in _beside(root, user.address)
-        if other.driver == xrt.MANAGEMENT_DRIVER
+        if other.driver == XRT_MANAGEMENT_DRIVER
     ]
     return read_management(root, found[0].address) if len(found) == 1 else None
 
@@ -84,9 +89,9 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
     :raises HostStepFailed: the kernel reports an error.
     """
     function = read_function(root, address)
-    if function is None or function.driver != xrt.MANAGEMENT_DRIVER:
+    if function is None or function.driver != XRT_MANAGEMENT_DRIVER:
         return None
-    place = os.path.join(root, DEVICES, str(address))
+    place = function_path(root, address)
     why = _why_not(place)
     if why:
         return ManagementFunction(function, None, why)
@@ -98,7 +103,7 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
         # EINVAL: the shell has no metadata, like old shells, which are identified
         # only by their creation time.
         return ManagementFunction(function, None, "its shell has no interface uuid")
-    found = xrt.interface_id(text) if text else None
+    found = xrt_interface_id(text) if text else None
     if found is None:
         return ManagementFunction(
             function, None, f"its interface_uuids say {(text or '')[:120]!r}"
@@ -113,8 +118,8 @@ def read_xclbin(root: str, user: PciAddress) -> str | None:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    text = read_text(os.path.join(root, DEVICES, str(user), "xclbinuuid"))
-    return xrt.xclbin_id(text) if text else None
+    text = read_text(function_path(root, user, "xclbinuuid"))
+    return xrt_xclbin_id(text) if text else None
 
 
 def _why_not(place: str) -> str:
@@ -133,7 +138,7 @@ def _why_not(place: str) -> str:
 def _is_next(function: PciFunction, other: PciFunction) -> bool:
     return (
         other.address.function == 1
-        and other.identity.vendor == xrt.VENDOR
+        and other.identity.vendor == XRT_VENDOR
         and other.identity.product == function.identity.product + 1
         and function.class_code >> 8 == other.class_code >> 8 == _ACCELERATOR
     )
@@ -145,5 +150,5 @@ def _beside(root: str, address: PciAddress) -> Iterator[PciFunction]:
         if number != address.function:
             place = dataclasses.replace(address, function=number)
             function = read_function(root, place)
-            if function is not None and function.identity.vendor == xrt.VENDOR:
+            if function is not None and function.identity.vendor == XRT_VENDOR:
                 yield function

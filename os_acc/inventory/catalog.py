@@ -14,21 +14,26 @@ from typing import Final, TypeAlias
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
+from os_acc import deadlines, exception
 from os_acc.helper import reconciliation
 from os_acc.host import health
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.inventory import discovery, monitor, snapshots
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import AllocationEntries, Allocations, Selection
-from os_acc.placement import published, region_traits, sync
+from os_acc.objects.records import RecordedState
+from os_acc.objects.request_group import (
+    AllocationEntries,
+    Allocations,
+    FlavorRequest,
+    Selection,
+)
+from os_acc.placement import device_traits, published, sync
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.plugins import loader
+from os_acc.scheduling.missing_mappings import TraitView
 from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 
@@ -58,7 +63,7 @@ class Catalog:
         root: str,
         node_name: str,
         rules: OperatorRules,
-        loaded: plugins.Plugins,
+        loaded: loader.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,
         faults: monitor.FaultTracker,
@@ -341,22 +346,22 @@ class Catalog:
             own={
                 each.uuid: each.device.traits for each in inventory.providers.values()
             },
-            heard=self.tree.heard,
-            changes=region_traits.may_change,
+            published=self.tree.traits,
+            changes=device_traits.may_change,
         )
         if not isinstance(selection, Allocations) or not selection.is_unmapped:
             return view
-        unheard = view.unheard(request, selection, set(self.ours.values()))
-        if not unheard:
+        unread = view.unread(request, selection, set(self.ours.values()))
+        if not unread:
             return view
         try:
-            published_traits = publisher.traits(unheard, deadline)
+            found = publisher.traits(unread, deadline)
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
             LOG.debug("cannot read the traits that others set: %s", error)
             return view
-        return dataclasses.replace(view, heard={**view.heard, **published_traits})
+        return dataclasses.replace(view, published={**view.published, **found})
 
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""

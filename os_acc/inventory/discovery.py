@@ -5,49 +5,43 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
-from os_acc.host import attributes, pci
-from os_acc.host.view import Host
-from os_acc.inventory import (
-    discovered,
-    eligibility,
-    kept_capacity,
-    mdev_types,
-    named_providers,
-)
-from os_acc.inventory.evidence import HostEvidence, OperatorRules
+from os_acc.host import pci
+from os_acc.host.pci import Host
+from os_acc.inventory import eligibility, mdev_types, plugin_discovery
+from os_acc.inventory.eligibility import HostEvidence
 from os_acc.objects import naming
-from os_acc.objects.candidate import (
+from os_acc.objects.device import (
+    CardProvider,
+    Device,
     DeviceTags,
     MatchedFunction,
     OfferedType,
+    Provider,
+    RejectedDevice,
+    RejectReason,
     UsableFunction,
 )
-from os_acc.objects.device import Device, Provider, RejectedDevice, RejectReason
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
-from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.region import Region
-from os_acc.placement import cell_traits, region_traits
-from os_acc.plugins import answers, base
-from os_acc.store import refusals
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.records import RecordedState
+from os_acc.placement import device_traits
+from os_acc.plugins import base, loader
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
 # Python prints an object with its address in memory, which differs in each scan.
 _OBJECT = re.compile(" at 0x[0-9a-f]+")
-
-# A plugin only reads, and discovery is part of every plug.
-_DISCOVER_SECONDS = 10.0
 
 _MAYBE_UNKNOWN = frozenset({RejectReason.UNKNOWN_STATE, RejectReason.NOT_ISOLATED})
 
@@ -71,7 +65,7 @@ class Inventory:
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
-    set_aside: tuple[plugins.SetAside, ...] = ()
+    set_aside: tuple[loader.SetAside, ...] = ()
     broken_rules: tuple[str, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
@@ -137,7 +131,7 @@ class RejectionLog:
 def discover(
     root: str,
     rules: OperatorRules,
-    loaded: plugins.Plugins,
+    loaded: loader.Plugins,
     node_name: str,
     recorded: RecordedState,
     deadline: float = math.inf,
@@ -156,78 +150,53 @@ def discover(
     """
     host = host or pci.scan(root)
     evidence = HostEvidence(root, rules, recorded, host)
-    usable, refused = _usable(evidence)
-    types, refused_types = _types(evidence, recorded)
-    there = named_providers.still_there(recorded.provider_origins, host)
+    matched = tuple(_matched(evidence))
+    usable, refused = _usable(evidence, matched)
+    found_types = list(mdev_types.offered_types(evidence, recorded))
+    types = tuple([each for each in found_types if isinstance(each, OfferedType)])
+    refused.extend([each for each in found_types if isinstance(each, RejectedDevice)])
+    there = _still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
-        usable,
-        tuple(_named(evidence, address) for address in sorted(evidence.named)),
-        frozenset(there.values()),
-        mdev_types=types,
+        usable, matched, frozenset(there.values()), mdev_types=types
     )
-    offered = named_providers.last_plugins(node_name, recorded, there, types)
-    owners = named_providers.owners(recorded, there, loaded.enabled)
-    found = _discover(
-        root, loaded, candidates, recorded, offered, owners, host, deadline
+    found = plugin_discovery.ask_all(
+        root, loaded, candidates, host, node_name, recorded, there, deadline
     )
     recorded = _accepting(recorded, found.devices, evidence.named)
-    absent = kept_capacity.absent(root, host, found.devices, recorded)
-    refused_before = refusals.recorded(rules.state_path, root)
-    devices = [
-        cell_traits.described(
-            region_traits.described(
-                _with_faults(device, faults, refused_before, loaded), recorded
-            )
-        )
-        for device in kept_capacity.keep(host, found.devices, recorded, absent)
-    ]
+    kept, absent = mdev_types.keep_capacity(root, host, found.devices, recorded)
+    refused_before = state_files.recorded_refusals(rules.state_path, root)
+    faulty = [_with_faults(each, faults, refused_before, loaded) for each in kept]
+    devices = [device_traits.described(each, recorded) for each in faulty]
     names = naming.ProviderNames(
-        node_name, recorded.provider_origins, named_providers.origins(host, devices)
+        node_name, recorded.provider_origins, _origins(host, devices)
     )
-    providers = [named_providers.provider(names, device) for device in devices]
+    providers = [_provider(names, device) for device in devices]
+    prebound = [
+        address
+        for each in usable
+        for address in each.members
+        if evidence.named.get(address, each.tags).prebound
+    ]
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
-        refused=(*refused, *refused_types, *found.refused),
+        refused=(*refused, *found.refused),
         set_aside=tuple(found.set_aside),
         broken_rules=tuple(found.broken_rules),
         provider_origins=names.origins,
         recorded_state=recorded,
-        prebound=frozenset(_prebound(evidence, usable)),
+        prebound=frozenset(prebound),
         mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
-        absent=frozenset(each.uuid for each in absent),
+        absent=absent,
         claimed=MappingProxyType(found.claimed),
     )
-
-
-def _types(
-    evidence: HostEvidence, recorded: RecordedState
-) -> tuple[tuple[OfferedType, ...], list[RejectedDevice]]:
-    named = evidence.rules.named
-    virtual = {
-        name: tags
-        for name in named.parent_names
-        if (tags := named.match_parent(name)) is not None
-    }
-    found = list(mdev_types.offered_types(evidence, virtual, recorded))
-    types = tuple(each for each in found if isinstance(each, OfferedType))
-    return types, [each for each in found if isinstance(each, RejectedDevice)]
-
-
-def _prebound(
-    evidence: HostEvidence, usable: Sequence[UsableFunction]
-) -> Iterator[PciAddress]:
-    for each in usable:
-        for address in each.members:
-            if evidence.named.get(address, each.tags).prebound:
-                yield address
 
 
 def _with_faults(
     device: Device,
     faults: Mapping[PciAddress, str],
     refused: Mapping[tuple[str, str], str],
-    loaded: plugins.Plugins,
+    loaded: loader.Plugins,
 ) -> Device:
     """Return the device with the faults and refusals of each handle and its group."""
     if not (faults or refused):
@@ -243,118 +212,40 @@ def _with_faults(
     return dataclasses.replace(device, handles=tuple(handles))
 
 
+def _matched(evidence: HostEvidence) -> Iterator[MatchedFunction]:
+    for address in sorted(evidence.named):
+        function = evidence.host.functions[address]
+        # In a guest, the PF of a VF is not visible.
+        pf = function.physfn or address
+        parent = evidence.host.functions.get(pf, function)
+        yield MatchedFunction(function, parent, evidence.named[address])
+
+
 def _usable(
-    evidence: HostEvidence,
+    evidence: HostEvidence, matched: Sequence[MatchedFunction]
 ) -> tuple[tuple[UsableFunction, ...], list[RejectedDevice]]:
     usable: list[UsableFunction] = []
     refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
-    for address in sorted(evidence.named):
+    for each in matched:
+        address = each.function.address
         # It is usable as a member of another function's group, or stays with its
         # driver for mediated devices.
-        if address in taken or evidence.named[address].mdev_types:
+        if address in taken or each.tags.mdev_types:
             continue
-        members = eligibility.check(evidence, address)
+        members = eligibility.check(evidence, each.function)
         if isinstance(members, RejectedDevice):
             refused.append(members)
             continue
-        usable.append(_usable_function(evidence, address, members))
+        group = evidence.host.group_of(each.function).number
+        driver = eligibility.driver_of(evidence, each.function)
+        usable.append(
+            UsableFunction(
+                each.function, each.parent, each.tags, members, group, driver
+            )
+        )
         taken.update(members)
     return tuple(usable), refused
-
-
-def _named(evidence: HostEvidence, address: PciAddress) -> MatchedFunction:
-    function = evidence.host.function(address)
-    return MatchedFunction(
-        function, _parent(evidence.host, function), evidence.named[address]
-    )
-
-
-def _usable_function(
-    evidence: HostEvidence,
-    address: PciAddress,
-    members: tuple[PciAddress, ...],
-) -> UsableFunction:
-    function = evidence.host.function(address)
-    return UsableFunction(
-        function=function,
-        parent=_parent(evidence.host, function),
-        tags=evidence.named[address],
-        members=members,
-        iommu_group=evidence.host.group_of(address).number,
-        driver=eligibility.driver_of(evidence, function),
-    )
-
-
-def _parent(host: Host, function: PciFunction) -> PciFunction:
-    # In a guest, the PF of a VF is not visible.
-    return host.functions.get(function.physfn or function.address, function)
-
-
-def _leased_regions(
-    root: str, recorded: RecordedState
-) -> Mapping[str, Mapping[PciAddress, Region]]:
-    """Return the regions of leased functions, which no scan can read, by plugin."""
-    found: defaultdict[str, dict[PciAddress, Region]] = defaultdict(dict)
-    this_boot = ""
-    for lease in recorded.leases:
-        if lease.programming is not None:
-            this_boot = this_boot or attributes.boot_id(root)
-            region = lease.programming.region_in(this_boot)
-            found[lease.plugin] |= dict.fromkeys(lease.functions, region)
-    return found
-
-
-def _discover(
-    root: str,
-    loaded: plugins.Plugins,
-    candidates: base.Candidates,
-    recorded: RecordedState,
-    offered: Mapping[DeviceName, Collection[str]],
-    owners: Mapping[DeviceAddress | DeviceName, str],
-    host: Host,
-    deadline: float,
-) -> discovered.Discovered:
-    found = discovered.Discovered(candidates.usable, candidates.mdev_types, owners)
-    waiting = set(loaded.enabled)
-    regions = _leased_regions(root, recorded)
-    for each in loaded.enabled.values():
-        found.note_served(each)
-    for idle in loaded.set_aside:
-        found.keep(idle, offered, loaded.enabled[idle.name])
-    for plugin in loaded.loaded:
-        deadlines.left(deadline)
-        seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        usable, types = found.candidates_for(
-            plugin.name, waiting, loaded.own_vfio_drivers[plugin.name]
-        )
-        given = dataclasses.replace(
-            candidates,
-            usable=usable,
-            leased_regions=MappingProxyType(regions.get(plugin.name, {})),
-            mdev_types=types,
-        )
-        try:
-            answer = loaded.call(
-                *(plugin, seconds, answers.ask),
-                *(plugin, given, host.functions, found.offered),
-            )
-        except exception.PluginFailed as error:
-            if exception.is_exhaustion(error.__cause__):
-                raise
-            found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
-            found.keep(idle, offered, loaded.enabled[plugin.name])
-            continue
-        waiting.discard(plugin.name)
-        found.add(plugin.name, answer)
-        found.release(plugin.name, recorded)
-        invalid = (e for e in answer.refused if e.reason is RejectReason.INVALID)
-        for rule in (*(each.detail for each in invalid), *answer.broken_rules):
-            # An invalid answer may lack functions that it had before.
-            found.keep(plugins.SetAside(plugin.name, rule), offered)
-    declared = frozenset().union(*loaded.own_vfio_drivers.values())
-    found.reject_rest(declared)
-    return found
 
 
 def _accepting(
@@ -372,3 +263,48 @@ def _accepting(
     )
     regions = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
     return dataclasses.replace(recorded, unverified_regions=regions)
+
+
+def _still_there(
+    origins: Mapping[str, ProviderOrigin], host: Host
+) -> dict[str, PciAddress]:
+    """Return the functions that recorded providers are named after, by UUID."""
+    return {
+        uuid: origin.address
+        for uuid, origin in origins.items()
+        if (function := host.functions.get(origin.address)) is not None
+        and origin.is_of(function.identity, function.address)
+    }
+
+
+def _origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
+    """Yield the origins of functions with a serial number, and of the devices."""
+    for function in host.functions.values():
+        # VFs may report the serial number of their PF.
+        if function.identity.serial and function.physfn is None:
+            yield naming.place(function.identity, function.address)
+    for device in devices:
+        named = function_of(device.address)
+        if named is not None and device.identity is not None:
+            yield naming.place(device.identity, named)
+        if device.region is not None:
+            yield naming.place(device.region.identity, device.region.card)
+
+
+def _provider(names: naming.ProviderNames, device: Device) -> Provider:
+    """Return a device with its provider; a region also has that of its card."""
+    address, identity = device.address, device.identity
+    function = function_of(address)
+    if function is None or identity is None:
+        assert isinstance(address, MdevType)
+        uuid, name = names.of_virtual(address)
+    elif isinstance(address, MdevType):
+        name_of = functools.partial(naming.of_mdev_type, address.name)
+        uuid, name = names.give(name_of, identity, function)
+    else:
+        uuid, name = names.give(naming.of_device, identity, function)
+    if device.region is None:
+        return Provider(uuid, name, device)
+    region = device.region
+    card = names.give(naming.of_card, region.identity, region.card)
+    return Provider(uuid, name, device, CardProvider(*card))

@@ -8,23 +8,82 @@ against rules that its lease cannot affect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
-from os_acc.host import iommu, pci, vfio, vgpu
-from os_acc.inventory.evidence import HostEvidence
-from os_acc.objects.candidate import DeviceTags
-from os_acc.objects.device import RejectedDevice, RejectReason
+from os_acc.host import mdev, pci, usage, vfio
+from os_acc.host.pci import Host
+from os_acc.objects.device import DeviceTags, RejectedDevice, RejectReason
+from os_acc.objects.device_spec import DeviceSpec, OperatorRules
+from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
-from os_acc.plugins import families
+from os_acc.objects.records import RecordedState
+from os_acc.plugins.pci import family_of
+
+
+class HostEvidence:
+    """The facts that the rules check.
+
+    :ivar named: the functions that ``[os_acc] device_spec`` names, with their tags; the
+        NUMA policy of Nova's alias takes precedence.
+    :ivar nova: the functions that Nova's options also name.
+    :ivar usage: the host's uses of the named functions and of their groups.
+    :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
+        ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
+    :ivar lease_drivers: the driver that each function of a guest's lease has.
+    :ivar offered: the functions that drivers offer to guests, also drivers on which a
+        function stays. A vGPU of NVIDIA's driver is a use by the host instead.
+    """
+
+    def __init__(
+        self, root: str, rules: OperatorRules, recorded: RecordedState, host: Host
+    ) -> None:
+        self.root, self.rules, self.host = root, rules, host
+        policies = dict(matches(rules.nova_policies, host))
+        self.named = {
+            address: dataclasses.replace(tags, numa_policy=alias.numa_policy)
+            if (alias := policies.get(address))
+            else tags
+            for address, tags in matches(rules.named, host)
+        }
+        claimed = (address for address, _ in matches(rules.nova, host))
+        self.nova = rules.nova_mdev_parents.union(claimed)
+        # Each is computed anew by the records.
+        self.leased, self.taken = recorded.leased, recorded.taken
+        self.in_parts = recorded.leased_in_parts
+        self.mdev_parents = recorded.leased_parents
+        self.helper_claims = recorded.helper_claims
+        self.lease_drivers = {
+            function: lease.driver_of(function)
+            for lease in recorded.leases
+            if lease.is_the_guests and lease.slot is None
+            for function in lease.functions
+        }
+        self.offered = vfio.offered_functions(root, host.functions)
+        functions, groups = host.functions, host.groups
+        numbers = {functions[address].iommu_group for address in self.named}
+        found = [
+            groups[each] for each in numbers if each is not None and each in groups
+        ]
+        used = set(self.named).union(*[group.members for group in found])
+        self.usage = usage.read_usage(
+            root, {each: functions[each] for each in used if each in functions}
+        )
+
+
+def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTags]]:
+    """Yield the functions that a specification names, each with its tags."""
+    for address, function in host.functions.items() if spec.entries else ():
+        tags = spec.match(function, host.netdevs, host.functions)
+        if tags is not None:
+            yield address, tags
 
 
 def check(
-    evidence: HostEvidence, address: PciAddress
+    evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
-    function = evidence.host.function(address)
     for rule in _RULES:
         refused = rule(evidence, function)
         if refused is not None:
@@ -67,21 +126,13 @@ def claims_of_nova(
     if function.physfn in evidence.nova:
         # A guest that gets the PF has the VFs, or ends them.
         return _no(function, RejectReason.NOVA_CLAIMS, f"its PF {function.physfn}")
-    offered = _offered_to_nova(evidence, function.address)
-    if offered:
-        return _no(
-            function, RejectReason.NOVA_CLAIMS, f"it offers {', '.join(offered)}"
-        )
+    # Nova claims these types of mediated devices on every function.
+    if types := evidence.rules.nova_mdev_types:
+        offered = types & pci.mdev_types(evidence.root, function.address)
+        if offered:
+            detail = f"it offers {', '.join(sorted(offered))}"
+            return _no(function, RejectReason.NOVA_CLAIMS, detail)
     return None
-
-
-def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
-    """Return the device's mdev types that Nova claims on every function."""
-    if not evidence.rules.nova_mdev_types:
-        return []
-    return sorted(
-        evidence.rules.nova_mdev_types & pci.mdev_types(evidence.root, address)
-    )
 
 
 def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -92,30 +143,23 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
         return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
         return _no(function, RejectReason.UNSAFE_IOMMU)
-    regions = iommu.blocking_regions(group)
+    regions = vfio.blocking_regions(group)
     if regions:
         start, end, _kind = regions[0]
         return _no(function, RejectReason.RESERVED_REGION, f"{start:#x} to {end:#x}")
     return None
 
 
-def _lease_driver(evidence: HostEvidence, function: PciFunction) -> str | None:
-    # Most functions of a large host are asked for while few are leased.
-    if not evidence.lease_drivers:
-        return None
-    return evidence.lease_drivers.get(function.address)
-
-
 def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
-    """Return the driver of a function in a guest, by its lease, or else by its tags."""
-    if (leased := _lease_driver(evidence, function)) is not None:
-        return leased
-    tags = evidence.named[function.address]
-    return _tagged_driver(evidence.root, function, tags)
+    """Return the driver of a function in a guest, by its lease, or else by its tags.
 
-
-def _tagged_driver(root: str, function: PciFunction, tags: DeviceTags) -> str:
-    """Return the driver of a named function in a guest, which the host may lack."""
+    The host may lack that of the tags.
+    """
+    leased = evidence.lease_drivers
+    # Most functions of a large host are asked for while few are leased.
+    if leased and function.address in leased:
+        return leased[function.address]
+    root, tags = evidence.root, evidence.named[function.address]
     if tags.vgpu_type:
         return NVIDIA
     if tags.vfio_driver != AUTO:
@@ -157,15 +201,15 @@ def _without_vgpus(root: str, function: PciFunction) -> str | None:
         return "it is no VF; enable VFs with NVIDIA's sriov-manage"
     if function.driver != NVIDIA:
         return f"it is bound to {function.driver or 'no driver'}, not to nvidia"
-    if vgpu.current_type(root, function.address) is None:
+    if mdev.vgpu_type(root, function.address) is None:
         return "it has no nvidia/current_vgpu_type; its card may have mdev_types"
     return None
 
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function has one driver on the host and in a guest."""
-    if (leased := _lease_driver(evidence, function)) is not None:
-        return not is_vfio_driver(leased)
+    if function.address in evidence.lease_drivers:
+        return not is_vfio_driver(evidence.lease_drivers[function.address])
     return evidence.named[function.address].stays
 
 
@@ -205,23 +249,18 @@ def _untagged_vgpu(
     On vfio-pci it is no vGPU, and the card's driver does not serve it: no plugin may
     offer it, also if ``nvidia`` is not enabled.
     """
-    tags = evidence.named[function.address]
-    if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
-        return None
-    if tags.vgpu_type:
+    is_vf = function.identity.vendor == mdev.NVIDIA_VENDOR and function.physfn
+    if not is_vf or evidence.named[function.address].vgpu_type:
         return None
     try:
-        if vgpu.current_type(evidence.root, function.address) is None:
+        if mdev.vgpu_type(evidence.root, function.address) is None:
             return None
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
         return _no(function, RejectReason.UNREADABLE, error.message)
-    return _no(
-        function,
-        RejectReason.UNSUPPORTED,
-        "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types",
-    )
+    hint = "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types"
+    return _no(function, RejectReason.UNSUPPORTED, hint)
 
 
 def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -337,8 +376,9 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
-    is_kept = not _goes_along(evidence, function, other)
-    if other.is_bridge or (is_kept and not claims_of_nova(evidence, other)):
+    is_novas = claims_of_nova(evidence, other) is not None
+    is_concerned = is_novas or _is_related(evidence, function, other)
+    if other.is_bridge or not is_concerned:
         if vfio.leaves_group_viable(other.driver) and not is_vfio_driver(other.driver):
             return None
         return f"{other.address} ({other.driver}) shares its group"
@@ -346,7 +386,9 @@ def _in_the_way(
         if one.address in evidence.named and _stays(evidence, one):
             # The rest of the group would go to vfio-pci.
             return f"{other.address} shares its group, but {one.address} stays"
-    why = _kept(evidence, function, other)
+    # Bound or not, Nova may bind it at any time.
+    novas = RejectReason.NOVA_CLAIMS.value if is_novas else None
+    why = novas or _kept(evidence, function, other)
     return f"{other.address}: {why}" if why else None
 
 
@@ -354,9 +396,6 @@ def _kept(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the reason why a sibling cannot be assigned with the function."""
-    if claims_of_nova(evidence, other):
-        # Bound or not, Nova may bind it at any time.
-        return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
     own = evidence.named.get(other.address)
@@ -382,7 +421,7 @@ def _unerased(
     The plugin that offers the function erases siblings of its class with it, and no
     others. A sibling that is not named has the tags of the function, as elsewhere.
     """
-    if not families.family_of(other).keeps_data:
+    if not family_of(other).keeps_data:
         return None
     own = evidence.named[function.address]
     tags = evidence.named.get(other.address, own)
@@ -409,36 +448,35 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """Return the rest of the group."""
-    group = evidence.host.group_of(function.address)
-    found = (
-        evidence.host.functions.get(address)
-        for address in group.members
-        if address != function.address
-    )
-    return tuple(other for other in found if other is not None)
+    members = evidence.host.group_of(function).members
+    if len(members) == 1:
+        return ()
+    functions = evidence.host.functions
+    others = [each for each in members if each != function.address]
+    return tuple([functions[each] for each in others if each in functions])
 
 
-def _goes_along(
+def _is_related(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> bool:
-    """Return whether a sibling is assigned too: it is named, or of the same card.
+    """Return whether a sibling is named, or of the same card.
 
-    An operator who names a graphics card means its audio function as well. A
-    function that Nova claims is never included, nor a bridge.
+    An operator who names a graphics card means its audio function as well.
     """
-    return (
-        not other.is_bridge
-        and not claims_of_nova(evidence, other)
-        and (
-            other.address in evidence.named or other.address.same_slot(function.address)
-        )
-    )
+    address = other.address
+    return address in evidence.named or address.same_slot(function.address)
 
 
 def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
-    along = (
-        other.address
-        for other in _others(evidence, function)
-        if _goes_along(evidence, function, other)
-    )
+    """Return a function and the siblings that are assigned too, sorted."""
+    others = _others(evidence, function)
+    if not others:
+        return (function.address,)
+    along = [
+        each.address
+        for each in others
+        if _is_related(evidence, function, each)
+        and not each.is_bridge
+        and not claims_of_nova(evidence, each)
+    ]
     return tuple(sorted((function.address, *along)))

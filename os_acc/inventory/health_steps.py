@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent import futures
 from typing import Any, Final, TypeAlias
 
@@ -29,17 +29,17 @@ from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.host import health, pci
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import function_of
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.typed import expect_text
-from os_acc.plugins import Plugins
+from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Context, HealthReading, Step, steps
-from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.store import health_record
-from os_acc.store.health_record import HealthRecord
+from os_acc.privsep.outcome import Outcome
+from os_acc.store import state_files
+from os_acc.store.state_files import HealthRecord
 
 LOG = log.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class HealthStepReader:
         self._tracker = tracker
         self._state_path = state_path
         self._due = 0.0
-        self._last: tuple[str, str] = ("", "")
+        self._last: _Place | None = None
         self._known: dict[_Place, HealthReading] = {}
         self._stuck: set[_Place] = set()
         self._logged: dict[_Place, str] = {}
@@ -174,11 +174,15 @@ class HealthStepReader:
     def _read_each(self, reads: Mapping[_Place, object]) -> None:
         deadline = time.monotonic() + ROUND_SECONDS
         refused: dict[Context, str] = {}
-        for place in self._in_turn(reads):
+        last = self._last
+        # At first those behind the last one of the round before.
+        for place in sorted(
+            reads, key=lambda each: (last is not None and each <= last, each)
+        ):
             if time.monotonic() >= deadline:
                 LOG.warning("the health of further devices is read in the next round")
                 break
-            self._last = _order(place)
+            self._last = place
             step = self._steps[place[0]]
             if step.context in refused:
                 continue
@@ -192,12 +196,6 @@ class HealthStepReader:
                 continue
             self._read_one(place, step)
         self._refused = refused
-
-    def _in_turn(self, reads: Mapping[_Place, object]) -> Iterator[_Place]:
-        """Yield the places, at first those behind the last one of the round before."""
-        yield from sorted(
-            reads, key=lambda each: (_order(each) <= self._last, _order(each))
-        )
 
     def _read_one(self, place: _Place, step: Step[HealthReading]) -> None:
         self.defects.pop(place, None)
@@ -224,7 +222,8 @@ class HealthStepReader:
             function = pci.read_function(self._root, place[1])
             if function is None:
                 raise _HealthUnknown("it has vanished")
-            result = self._call(step, function)
+            deadline = time.monotonic() + ANSWER_SECONDS
+            result = self._helper.read_health(step, function, deadline)
         except exception.OsAccError as error:
             raise _HealthUnknown(str(error), is_passing=True) from error
         if result.outcome == Outcome.STUCK:
@@ -252,10 +251,6 @@ class HealthStepReader:
             is_passing=result.errno == errno.EAGAIN,
         )
 
-    def _call(self, step: Step[HealthReading], function: PciFunction) -> CallResult:
-        deadline = time.monotonic() + ANSWER_SECONDS
-        return self._helper.read_health(step, function, deadline)
-
     def _faults(
         self, reads: Mapping[_Place, set[PciAddress]]
     ) -> tuple[dict[PciAddress, str], set[PciAddress]]:
@@ -280,7 +275,7 @@ class HealthStepReader:
         }
         record = HealthRecord(self._tracker.step_faults, readings)
         try:
-            health_record.record(self._state_path, self._root, record)
+            state_files.record_health(self._state_path, self._root, record)
         except exception.OsAccError as error:
             LOG.warning("cannot record the health of devices for os-acc: %s", error)
 
@@ -296,11 +291,7 @@ def known_faults(
     :param functions: those of the devices.
     """
     read = health.faults_in_time(root, functions, rules.max_uncorrectable_errors)
-    return {**health_record.recorded(state_path, root).faults, **read}
-
-
-def _order(place: _Place) -> tuple[str, str]:
-    return place[0], str(place[1])
+    return {**state_files.recorded_health(state_path, root).faults, **read}
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:

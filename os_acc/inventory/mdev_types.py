@@ -14,20 +14,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
-from types import MappingProxyType
-from typing import Final, Self
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Final, TypeAlias
 
+from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
-from os_acc.host.mdev import MediatedDevice, TypeAttributes
-from os_acc.host.view import Card, Host
-from os_acc.inventory.eligibility import claims_of_nova
-from os_acc.inventory.evidence import HostEvidence
-from os_acc.objects.candidate import DeviceTags, OfferedType
-from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
+from os_acc.host.mdev import MediatedDevice
+from os_acc.host.pci import Card, Host
+from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
+from os_acc.objects.device import (
+    AttachHandle,
+    Device,
+    DeviceTags,
+    OfferedType,
+    RejectedDevice,
+    RejectReason,
+    with_faults,
+)
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot, MdevType, nova_names
 from os_acc.objects.pci import PciFunction
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 #: The only interface for which libvirt's XML, as Nova writes it, is right.
 _DEVICE_API: Final = "vfio-pci"
@@ -36,83 +44,91 @@ _MAX_INSTANCE: Final = re.compile(r"\bmax_instance=([0-9]{1,4})\b", re.ASCII)
 _NO_CAPACITY: Final = (
     "has no capacity left: other mediated devices of its parent use it"
 )
+_KEPT: Final = (
+    "has no capacity left: its card keeps it for leased devices that do not exist yet"
+)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _NamedType:
-    """A type that the operator named; without ``parent``, one of a virtual parent."""
-
-    type: MdevType
-    tags: DeviceTags
-    parent: PciFunction | None
+# A type that the operator named; without a function, one of a virtual parent.
+_Named: TypeAlias = tuple[MdevType, DeviceTags, PciFunction | None]
+# The card that has the capacity of a unit, and the type of the unit.
+_Capacity: TypeAlias = tuple[Card, str | int]
 
 
 def offered_types(
-    evidence: HostEvidence,
-    virtual: Mapping[str, DeviceTags],
-    recorded: RecordedState,
+    evidence: HostEvidence, recorded: RecordedState
 ) -> Iterator[OfferedType | RejectedDevice]:
     """Yield the named types that can be offered, and the others with the reason.
 
-    :param virtual: the tags of each virtual parent that the operator named.
     :raises HostStepFailed: the kernel reports an error.
     """
-    named = list(_named(evidence, virtual))
+    named = list(_named(evidence))
     if not named:
         return
     devices = mdev.read_mdevs(evidence.root)
     in_use = _cards(evidence.host, devices)
-    for each in named:
-        refused = _rejection(evidence, each)
-        attributes = mdev.read_type(evidence.root, each.type)
-        if refused is None and attributes is not None:
-            refused = _wrong_api(each.type, attributes)
+    for kind, tags, parent in named:
+        refused = _claim(evidence, kind, parent)
+        attributes = mdev.read_type(evidence.root, kind)
         if refused is not None or attributes is None:
-            yield refused or _missing(evidence.root, each.type)
+            yield refused or _missing(evidence.root, kind)
             continue
-        least = recorded.mdev_totals.get(each.type, 0)
-        slots = _Slots.of(each.type, attributes, devices, recorded)
-        if slots.total < least and _is_in_use(evidence, each.type, in_use):
-            slots = dataclasses.replace(slots, total=least)
+        if (api := attributes.device_api) != _DEVICE_API:
+            detail = f"device_api is {api or 'missing'}, not {_DEVICE_API}"
+            yield RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
+            continue
+        existing = {each.uuid for each in devices if each.type == kind}
+        # At least one: the provider of a type stays while others use all capacity.
+        total = max(
+            1,
+            len(existing) + attributes.available,
+            _max_instance(attributes.description),
+        )
+        least = recorded.mdev_totals.get(kind, 0)
+        if total < least and _is_in_use(evidence, kind, in_use):
+            total = least
+        handles = tuple(
+            AttachHandle(
+                address=slot,
+                members=(slot,),
+                iommu_group=None,
+                numa_node=parent.numa_node if parent else None,
+                numa_policy=tags.numa_policy,
+                fault=fault,
+            )
+            for slot, fault in _slots(
+                kind, total, attributes.available, existing, recorded
+            )
+        )
         yield OfferedType(
-            each.type,
-            each.parent,
-            each.tags,
-            attributes.title,
-            attributes.description,
-            tuple(_handles(each, slots)),
+            kind, parent, tags, attributes.title, attributes.description, handles
         )
 
 
-def _named(
-    evidence: HostEvidence, virtual: Mapping[str, DeviceTags]
-) -> Iterator[_NamedType]:
+def _named(evidence: HostEvidence) -> Iterator[_Named]:
     for address in sorted(evidence.named):
         tags = evidence.named[address]
         for name in tags.mdev_types:
-            function = evidence.host.function(address)
-            yield _NamedType(MdevType(str(address), name), tags, function)
-    for parent, tags in sorted(virtual.items()):
-        for name in tags.mdev_types:
-            yield _NamedType(MdevType(parent, name), tags, None)
+            function = evidence.host.functions[address]
+            yield MdevType(str(address), name), tags, function
+    spec = evidence.rules.named
+    for parent in sorted(spec.parent_names):
+        if (of_parent := spec.match_parent(parent)) is not None:
+            for name in of_parent.mdev_types:
+                yield MdevType(parent, name), of_parent, None
 
 
-def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | None:
-    if named.parent is None:
-        return _claim_of_nova(evidence, named.type)
-    claimed = claims_of_nova(evidence, named.parent)
-    if claimed is not None:
-        return dataclasses.replace(claimed, address=named.type)
-    entire = {named.parent.address, named.parent.physfn} & evidence.taken
-    if entire:
-        address = next(iter(entire))
-        return RejectedDevice(named.type, RejectReason.LEASED_WHOLE, str(address))
-    return None
-
-
-def _claim_of_nova(evidence: HostEvidence, kind: MdevType) -> RejectedDevice | None:
-    """Reject a type of a virtual parent that Nova's own options claim."""
-    if not evidence.rules.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
+def _claim(
+    evidence: HostEvidence, kind: MdevType, parent: PciFunction | None
+) -> RejectedDevice | None:
+    """Reject a type whose parent Nova's own options claim, or a lease as a whole."""
+    if parent is not None:
+        if (claimed := claims_of_nova(evidence, parent)) is not None:
+            return dataclasses.replace(claimed, address=kind)
+        entire = {parent.address, parent.physfn} & evidence.taken
+        if not entire:
+            return None
+        return RejectedDevice(kind, RejectReason.LEASED_WHOLE, str(next(iter(entire))))
+    if not nova_names(kind.parent).isdisjoint(evidence.rules.nova_mdev_addresses):
         return RejectedDevice(kind, RejectReason.NOVA_CLAIMS)
     names = mdev.type_names(evidence.root, kind.parent)
     offered = sorted(evidence.rules.nova_mdev_types.intersection(names))
@@ -122,17 +138,15 @@ def _claim_of_nova(evidence: HostEvidence, kind: MdevType) -> RejectedDevice | N
     return RejectedDevice(kind, RejectReason.NOVA_CLAIMS, detail)
 
 
-def _wrong_api(kind: MdevType, attributes: TypeAttributes) -> RejectedDevice | None:
-    if attributes.device_api == _DEVICE_API:
-        return None
-    detail = f"device_api is {attributes.device_api or 'missing'}, not {_DEVICE_API}"
-    return RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
-
-
 def _missing(root: str, kind: MdevType) -> RejectedDevice:
     names = mdev.type_names(root, kind.parent)
     detail = f"it offers {', '.join(names)}" if names else "it offers none"
     return RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
+
+
+def _max_instance(description: str) -> int:
+    found = _MAX_INSTANCE.search(description)
+    return int(found[1]) if found else 0
 
 
 def _cards(host: Host, devices: Iterable[MediatedDevice]) -> frozenset[Card | None]:
@@ -155,85 +169,118 @@ def _is_in_use(
     return not place.isdisjoint(_cards(evidence.host, devices))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Slots:
-    """The units of a type.
+def _slots(
+    kind: MdevType,
+    total: int,
+    available: int,
+    existing: Set[str],
+    recorded: RecordedState,
+) -> Iterator[tuple[MdevSlot, str]]:
+    """Yield the units of a type, each with its fault: '' if it is leased or free.
 
-    :ivar leased: the numbers of those that are leased, or were.
-    :ivar lost: the lost leases of those that the helper has on record, by number.
-    :ivar free: how many others can be had now.
-    :ivar total: how many there are, unless more are leased.
+    They are the leased ones with their numbers, and others with the lowest numbers.
+
+    :param existing: the UUIDs of the mediated devices of the type.
     """
-
-    leased: frozenset[int]
-    lost: Mapping[int, str]
-    free: int
-    total: int
-
-    @classmethod
-    def of(
-        cls,
-        kind: MdevType,
-        attributes: TypeAttributes,
-        devices: Iterable[MediatedDevice],
-        recorded: RecordedState,
-    ) -> Self:
-        """Count the units that a type has at least."""
-        existing = {each.uuid for each in devices if each.type == kind}
-        leased = frozenset(
-            each.number
-            for each in recorded.taken
-            if isinstance(each, MdevSlot) and each.type == kind
-        )
-        # Leases whose mediated devices are not created yet, or not any more.
-        begun = {
-            lease.uuid
-            for lease in recorded.leases
-            if lease.slot is not None and lease.slot.type == kind
-        }
-        free = max(0, attributes.available - len(begun - existing))
-        # At least one: the provider of a type stays while others use all capacity.
-        total = max(
-            1,
-            len(existing) + attributes.available,
-            _most(attributes.description),
-        )
-        lost = {
-            each.number: lease
-            for each, lease in recorded.helper_claims.items()
-            if isinstance(each, MdevSlot) and each.type == kind
-        }
-        return cls(leased, MappingProxyType(lost), free, total)
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of all slots: the leased ones, and the lowest others."""
-        count = self.total - len(self.leased)
-        lowest = (each for each in itertools.count() if each not in self.leased)
-        return sorted([*self.leased, *itertools.islice(lowest, max(0, count))])
-
-    def fault(self, number: int, *, has_capacity: bool) -> str:
-        """Return why a unit can neither be had nor is leased; '' if it can, or is."""
-        if number in self.lost:
-            return f"claimed by lease {self.lost[number]}, which the store has lost"
-        return "" if number in self.leased or has_capacity else _NO_CAPACITY
+    slots = (each for each in recorded.taken if isinstance(each, MdevSlot))
+    leased = {each.number for each in slots if each.type == kind}
+    # Leases whose mediated devices are not created yet, or not any more.
+    begun = {
+        lease.uuid
+        for lease in recorded.leases
+        if lease.slot is not None and lease.slot.type == kind
+    }
+    free = available - len(begun - existing)
+    others = (each for each in itertools.count() if each not in leased)
+    numbers = itertools.islice(others, max(0, total - len(leased)))
+    for number in sorted([*leased, *numbers]):
+        slot, fault = MdevSlot(kind, number), ""
+        if slot in recorded.helper_claims:
+            lost = recorded.helper_claims[slot]
+            fault = f"claimed by lease {lost}, which the store has lost"
+        elif number not in leased:
+            fault = "" if free > 0 else _NO_CAPACITY
+            free -= 1
+        yield slot, fault
 
 
-def _handles(named: _NamedType, slots: _Slots) -> Iterator[AttachHandle]:
-    free = slots.free
-    for number in slots.numbers():
-        is_leased = number in slots.leased
-        slot = MdevSlot(named.type, number)
-        yield AttachHandle(
-            address=slot,
-            members=(slot,),
-            iommu_group=None,
-            numa_node=named.parent.numa_node if named.parent else None,
-            numa_policy=named.tags.numa_policy,
-            fault=slots.fault(number, has_capacity=free > 0),
-        )
-        free -= not is_leased
+# -- capacity of leased devices that do not exist ----------------------------
 
 
-def _most(description: str) -> int:
-    found = _MAX_INSTANCE.search(description)
-    return int(found[1]) if found else 0
+def keep_capacity(
+    root: str, host: Host, devices: Sequence[Device], recorded: RecordedState
+) -> tuple[Sequence[Device], frozenset[str]]:
+    """Reserve capacity for leased devices that do not exist, as after a reboot.
+
+    Types of mediated devices share the capacity of their card, and so do those of
+    vGPUs. The next plug of a guest creates its device again. Until then free units of
+    the other types are faulty: the kernel would give a new guest the capacity. Free
+    units of the same type are not: :func:`offered_types` subtracts those that leases
+    need, and ``device_spec`` names no more VFs than a card has vGPUs of a type.
+
+    Nothing is read for a card without a free unit of another type. A plug that has not
+    ended creates its device itself.
+
+    :returns: the devices, and the UUIDs of the held leases for which units are kept.
+    """
+    held = [
+        (lease, capacity)
+        for lease in recorded.leases
+        if lease.state is LeaseState.HELD
+        and lease.is_the_guests
+        and (capacity := _capacity(host, lease.handle)) is not None
+    ]
+    if not held:
+        return devices, frozenset()
+    taken = recorded.taken
+    free = [
+        (handle.address, capacity)
+        for device in devices
+        for handle in device.handles
+        if (capacity := _capacity(host, handle)) is not None
+        and not handle.fault
+        and taken.isdisjoint(handle.members)
+    ]
+    kinds: defaultdict[Card, set[str | int]] = defaultdict(set)
+    for _, (card, kind) in free:
+        kinds[card].add(kind)
+    absent = {
+        lease.uuid: (card, kind)
+        for lease, (card, kind) in held
+        if kinds[card] - {kind} and not _exists(root, lease)
+    }
+    faults = {
+        address: _KEPT
+        for address, (card, kind) in free
+        if any(card == other and kind != its for other, its in absent.values())
+    }
+    if faults:
+        devices = [
+            dataclasses.replace(each, handles=with_faults(each.handles, faults))
+            for each in devices
+        ]
+    return devices, frozenset(absent)
+
+
+def _capacity(host: Host, unit: AttachHandle) -> _Capacity | None:
+    """Return the card and the type of a unit; None: it shares no capacity."""
+    address = unit.address
+    if isinstance(address, MdevSlot):
+        return host.card_of(address.type), address.type.name
+    if unit.vgpu_type:
+        return host.card_of(address), unit.vgpu_type
+    return None
+
+
+def _exists(root: str, lease: Lease) -> bool:
+    """Return whether the device of a lease exists; one that is unreadable does not."""
+    address = lease.address
+    try:
+        if isinstance(address, MdevSlot):
+            found = mdev.read_mdev(root, lease.uuid)
+            return found is not None and found.type == address.type
+        return mdev.vgpu_type(root, address) == lease.handle.vgpu_type
+    except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
+        return False

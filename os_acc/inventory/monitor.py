@@ -18,7 +18,7 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host.uevents import Monitor, Recovery, Uevent
+from os_acc.host.uevents import ErrorRecovery, Monitor, Uevent
 from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
@@ -31,8 +31,8 @@ RESTLESS: Final = 5.0
 #: Longest time in seconds that the thread takes to notice its end.
 _STEP: Final = 1.0
 _FAULTS: Final = {
-    Recovery.BEGUN: "is recovering from a PCIe error",
-    Recovery.FAILED: "has not recovered from a PCIe error",
+    ErrorRecovery.BEGUN: "is recovering from a PCIe error",
+    ErrorRecovery.FAILED: "has not recovered from a PCIe error",
 }
 
 
@@ -121,7 +121,7 @@ class FaultTracker:
 
         A recovery takes seconds, and the kernel reports one that fails.
         """
-        begun = _FAULTS[Recovery.BEGUN]
+        begun = _FAULTS[ErrorRecovery.BEGUN]
         for address, fault in self._faults.items():
             if fault == begun:
                 LOG.warning(

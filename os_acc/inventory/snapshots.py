@@ -20,7 +20,7 @@ from os_acc.objects.device import Provider, functions_of
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.placement.capacity import Capacity, capacities
 
 LOG = log.getLogger(__name__)

@@ -14,13 +14,15 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.host import pci
-from os_acc.host.qat import read_state
-from os_acc.host.view import Host
-from os_acc.inventory.evidence import OperatorRules
-from os_acc.objects import dfl, qat
-from os_acc.objects.candidate import DeviceTags
+from os_acc.host.attributes import function_path, read_text
+from os_acc.host.pci import Host
+from os_acc.inventory.eligibility import matches
+from os_acc.objects import qat
+from os_acc.objects.device import DeviceTags
+from os_acc.objects.device_spec import OperatorRules
+from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 
@@ -83,9 +85,9 @@ class VfMaker:
             del self._attempts[gone]
 
     def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
-        for function in host.functions.values():
-            tags = self._rules.named.match(function, host.netdevs, host.functions)
-            if tags is not None and tags.num_vfs and function.role is PciRole.PF:
+        for address, tags in matches(self._rules.named, host):
+            function = host.functions[address]
+            if tags.num_vfs and function.role is PciRole.PF:
                 yield function, tags
 
     def _try(
@@ -152,7 +154,8 @@ class VfMaker:
             )
         if services is None:
             return
-        found = read_state(self._root, function.address).services
+        path = function_path(self._root, function.address, qat.SERVICES)
+        found = read_text(path) or ""
         if set(found.split(";")) != set(services):
             raise exception.HostStepFailed(
                 f"its VFs have the services {found}, not {qat.services_text(services)}",
@@ -179,7 +182,7 @@ class VfMaker:
             helper.set_num_vfs(function, count, epoch, deadline)
             helper.share_nvme_resources(function, count, epoch, deadline)
             return
-        if function.driver != dfl.DRIVER or function.vfs:
+        if function.driver != DFL_DRIVER or function.vfs:
             helper.set_num_vfs(function, count, epoch, deadline)
             return
         # The driver creates a VF for each port that the host has released.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from os_acc import exception
@@ -18,12 +18,10 @@ from os_acc.numa import policies
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import ACCELERATOR_CLASSES
-from os_acc.scheduling import extra_specs
+from os_acc.objects.request_group import ACCELERATOR_CLASSES
+from os_acc.scheduling import accel_keys, extra_specs
 from os_acc.scheduling.candidate_order import GroupRequirements
 
-#: Cyborg serves the groups of such a flavor; Nova attaches the devices that it binds.
-CYBORG_PROFILE: Final = "accel:device_profile"
 _RESOURCES: Final = re.compile(r"resources[^:]*:(\w+)")
 #: Nova's PCI devices in Placement.
 _OF_NOVA: Final = "CUSTOM_PCI_"
@@ -72,16 +70,15 @@ def may_be_accelerator(resource_class: str) -> bool:
     )
 
 
+def requested_classes(flavor: Any) -> frozenset[str]:
+    """Return the resource classes that a flavor requests."""
+    found = map(_RESOURCES.fullmatch, flavor.extra_specs)
+    return frozenset(match[1] for match in found if match)
+
+
 def may_request_accelerators(flavor: Any) -> bool:
     """Return whether a flavor has a resource class that os_acc can provide."""
-    found = map(_RESOURCES.fullmatch, flavor.extra_specs)
-    return any(match and may_be_accelerator(match[1]) for match in found)
-
-
-def requests_any(flavor: Any, classes: Collection[str]) -> bool:
-    """Return whether a flavor requests one of these resource classes."""
-    found = map(_RESOURCES.fullmatch, flavor.extra_specs)
-    return any(match and match[1] in classes for match in found)
+    return any(map(may_be_accelerator, requested_classes(flavor)))
 
 
 def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:
@@ -150,7 +147,7 @@ def groups_of(
     :param image_policy: the image property ``hw_pci_numa_affinity_policy``, or None.
     :param default: the policy of a request that has none.
     """
-    if CYBORG_PROFILE in flavor_extra_specs:
+    if accel_keys.DEVICE_PROFILE in flavor_extra_specs:
         return {}
     try:
         request = extra_specs.parse(flavor_extra_specs)

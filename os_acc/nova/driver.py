@@ -25,16 +25,9 @@ from oslo_serialization import jsonutils
 
 import os_acc
 from os_acc import exception
-from os_acc.nova import (
-    cell_networks,
-    coexistence,
-    conversion,
-    initialization,
-    options,
-    reconciliation,
-    servers,
-)
+from os_acc.nova import conversion, initialization, reconciliation, scheduling, servers
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.nova.options import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
@@ -62,7 +55,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         )
         super().init_host(host)
         self._service_host = host
-        settings = options.DriverSettings.load(CONF)
+        settings = DriverSettings.load(CONF)
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
@@ -89,12 +82,12 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         except exception.OsAccError as error:
             LOG.warning("cannot compare leases with Nova's devices: %s", error)
             return
-        coexistence.check_mdev_claims(
+        initialization.check_mdev_claims(
             self.pgpu_type_mapping, self.pgpu_type_default, held
         )
         if held and CONF.pci.device_spec:
             devices = jsonutils.loads(self._get_pci_passthrough_devices())
-            coexistence.check_claims(CONF.pci.device_spec, devices, held)
+            initialization.check_claims(CONF.pci.device_spec, devices, held)
 
     def _allocations_of(self, context: Any, consumer: str) -> Any:
         """Return the allocations of a consumer in Placement.
@@ -144,7 +137,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def _get_host_numa_topology(self) -> Any:
         """Let the scheduler choose the cells of a guest with accelerators."""
-        return cell_networks.declare(super()._get_host_numa_topology())
+        return scheduling.declare_cell_networks(super()._get_host_numa_topology())
 
     # -- a guest that is created on this host -------------------------------------
 
@@ -230,7 +223,6 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             raise
 
     def _is_running(self, instance: Any) -> bool:
-        """Return whether libvirt runs the guest of a server."""
         try:
             return bool(self._host.get_guest(instance).is_active())
         except nova_exception.InstanceNotFound:
@@ -285,7 +277,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         flavor = getattr(instance, "flavor", None)
         if not found or (flavor and not conversion.may_request_accelerators(flavor)):
             return found
-        if flavor and not conversion.requests_any(flavor, self.mdev_classes):
+        if flavor and not self.mdev_classes & conversion.requested_classes(flavor):
             # Includes the device of a replaced lease.
             return {}
         ours = self._servers.mediated_devices()
@@ -485,7 +477,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Return the accelerators that the migration has kept to the host."""
         super().confirm_migration(context, migration, instance, network_info)
-        self._servers.release_migration(instance, migration)
+        self._servers.release(instance, migration.uuid)
 
     # -- operations that Nova allows and accelerators do not -------------------------
 

@@ -17,7 +17,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from os_acc import exception
-from os_acc.objects.request import NUMBERED_SUFFIX
+from os_acc.objects.request_group import NUMBERED_SUFFIX
 from os_acc.scheduling import accel_keys
 
 _GROUP: Final = {"name": "group", "pattern": f"({NUMBERED_SUFFIX})?"}

@@ -18,7 +18,7 @@ from nova.scheduler import filters, utils
 
 from os_acc import exception, numa
 from os_acc.nova import options, scheduling
-from os_acc.numa.fit import convert
+from os_acc.numa import convert
 from os_acc.objects.numa import NUMALimits
 
 

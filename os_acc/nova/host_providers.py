@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The accelerators of hosts as published in Placement, cached for Nova's scheduler.
+"""The accelerators of hosts for Nova's scheduler: in Placement, and claimed meanwhile.
 
 Nova passes neither the traits nor the usage of providers to filters and weighers. One
-request reads those of all providers of a host.
+request reads those of all providers of a host; the answers are cached.
 """
 
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from types import MappingProxyType
 from typing import Any, Final
 
 from os_acc import deadlines, exception
-from os_acc.objects import bitstream_requests
-from os_acc.placement import cell_traits, region_traits
-from os_acc.scheduling.candidate_order import ProviderState
+from os_acc.objects.bitstream import canonical_function_id, names_function
+from os_acc.placement import device_traits
+from os_acc.scheduling.candidate_order import Candidate, ProviderState
 
 #: Requests of a process that have no answer yet, at most. A request that hangs
 #: occupies a thread.
 _MOST_PENDING: Final = 16
+_ATTRIBUTE: Final = "os_acc_candidates"
+_LIMIT: Final = "numa_topology"
 
 Providers = Mapping[str, ProviderState]
 #: Reads the ``provider_summaries`` of one host: the UUID of its root provider, and a
@@ -133,13 +137,11 @@ def parse(summaries: Mapping[str, Any]) -> Providers:
 def _provider(summary: Mapping[str, Any]) -> ProviderState:
     traits = frozenset(summary["traits"])
     return ProviderState(
-        cells=cell_traits.cells_of(traits),
+        cells=device_traits.cells_of(traits),
         functions=frozenset(
-            bitstream_requests.function_id(trait)
-            for trait in traits
-            if bitstream_requests.names_function(trait)
+            canonical_function_id(trait) for trait in traits if names_function(trait)
         ),
-        is_programmable=region_traits.PROGRAMMABLE in traits,
+        is_programmable=device_traits.PROGRAMMABLE in traits,
         free={
             name: each["capacity"] - each["used"]
             for name, each in summary["resources"].items()
@@ -151,4 +153,94 @@ def _unavailable(detail: str) -> exception.ServiceUnavailable:
     return exception.ServiceUnavailable(
         f"cannot read providers from Placement: {detail}",
         service=exception.ServiceType.PLACEMENT,
+    )
+
+
+@dataclasses.dataclass
+class HostRecord:
+    """The record of a host for one request, which may be for several servers.
+
+    Nova reads the candidates once for all servers of a request; it neither counts the
+    allocations that it makes for them, nor tries a second candidate of a host, and
+    takes the limits of all claims on a host from one ``HostState`` after the last
+    server. The ``HostState`` lives as long as the request, and keeps this record.
+
+    :ivar claimed: units allocated to earlier servers, by provider and resource class.
+    """
+
+    claimed: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    _dropped: Sequence[Candidate] = ()
+    _first: Candidate | None = None
+    _servers: int = 0
+    _limits: Any = None
+
+    def candidates(self, host_state: Any) -> list[Candidate]:
+        """Return the candidates that no other filter has dropped.
+
+        Those that did not suit an earlier server are among them: Nova may choose other
+        cells for the next one.
+        """
+        return [*host_state.allocation_candidates, *self._dropped]
+
+    def keep(
+        self, host_state: Any, kept: Sequence[Candidate], all_of_them: list[Candidate]
+    ) -> None:
+        """Leave these candidates to Nova, the first of them for its claim."""
+        ids = set(map(id, kept))
+        self._dropped = [each for each in all_of_them if id(each) not in ids]
+        self._first = kept[0] if kept else None
+        self._servers = host_state.num_instances
+        self._limits = host_state.limits.get(_LIMIT)
+        host_state.allocation_candidates = list(kept)
+
+    def next(self, host_state: Any) -> Any:
+        """Return the state of a host for the next server of the request.
+
+        It is another object if the claim of an earlier server has limits of its own.
+        """
+        if self._first is None or host_state.num_instances == self._servers:
+            return host_state
+        claimed = self.claimed + _units(self._first)
+        following = host_state
+        if self._limits is not None:
+            following = _copy(host_state)
+            # Nova's filter has just replaced the limits of the earlier claim.
+            following.limits = dict(host_state.limits)
+            host_state.limits[_LIMIT] = self._limits
+        setattr(following, _ATTRIBUTE, HostRecord(claimed, self._dropped))
+        return following
+
+
+def _copy(host_state: Any) -> Any:
+    """Return a copy that equals every state of the same host.
+
+    Nova searches its selected hosts with ``in``, to find alternates that are others.
+    """
+    found, kind = copy.copy(host_state), type(host_state)
+    if not hasattr(kind, "is_equal_by_uuid"):
+        members = {
+            "is_equal_by_uuid": True,
+            "__eq__": lambda self, other: self.uuid == getattr(other, "uuid", None),
+            "__hash__": kind.__hash__,
+        }
+        found.__class__ = type(kind.__name__, (kind,), members)
+    return found
+
+
+def record_of(host_state: Any) -> HostRecord:
+    """Return the record of a ``nova.scheduler.host_manager.HostState``."""
+    found: HostRecord | None = getattr(host_state, _ATTRIBUTE, None)
+    if found is None:
+        found = HostRecord()
+        setattr(host_state, _ATTRIBUTE, found)
+    return found
+
+
+def _units(candidate: Candidate) -> Counter[tuple[str, str]]:
+    return Counter(
+        {
+            (provider, name): units
+            for provider, each in candidate["allocations"].items()
+            for name, units in each["resources"].items()
+        }
     )

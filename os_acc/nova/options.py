@@ -18,12 +18,6 @@ from os_acc.conf import DRIVER, DRIVER_OPTIONS, SCHEDULER, SCHEDULER_OPTIONS
 from os_acc.objects.numa import NUMAPolicy
 
 
-def register_driver(config: cfg.ConfigOpts) -> None:
-    """Register the options of the virt driver; registering twice is harmless."""
-    config.register_group(copy.deepcopy(DRIVER))
-    config.register_opts(DRIVER_OPTIONS, group=DRIVER.name)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverSettings:
     """The options of ``[os_acc_driver]``, in seconds."""
@@ -34,7 +28,7 @@ class DriverSettings:
 
     @classmethod
     def load(cls, config: cfg.ConfigOpts) -> Self:
-        """Read the options of nova-compute.
+        """Register and read the options of nova-compute.
 
         :raises InvalidConfiguration: a value is invalid.
         """
@@ -54,7 +48,7 @@ class SchedulerSettings:
 
     @classmethod
     def load(cls, config: cfg.ConfigOpts) -> Self:
-        """Read the options of nova-scheduler.
+        """Register and read the options of nova-scheduler.
 
         :raises InvalidConfiguration: a value is invalid.
         """

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's objects as the filter and the weigher need them."""
+"""Nova's objects as the filter and the weigher need them.
+
+Nova claims the first candidate of a host, in cells that it chooses without regard to
+accelerators. The filter orders the candidates, and binds the claim to cells.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import cell_networks, claimed_candidates, conversion, options
-from os_acc.nova.host_providers import HostProviders, Providers
-from os_acc.numa.fit import convert
+from os_acc.nova import conversion, options
+from os_acc.nova.host_providers import HostProviders, Providers, record_of
+from os_acc.numa import convert
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order
 from os_acc.scheduling.candidate_order import (
@@ -123,8 +127,8 @@ class ServerRequest:
 
         :returns: the state of the host, for this server; None: no candidate is left.
         """
-        host_state = claimed_candidates.record_of(host_state).next(host_state)
-        record = claimed_candidates.record_of(host_state)
+        host_state = record_of(host_state).next(host_state)
+        record = record_of(host_state)
         candidates = record.candidates(host_state)
         uses = self.uses(candidates)
         if not uses:
@@ -142,8 +146,8 @@ class ServerRequest:
         limits = host_state.limits.get("numa_topology")
         if choices and choices[0].cells and limits is not None:
             # The claim has to use the cells of the choice.
-            host_state.limits["numa_topology"] = cell_networks.bound(
-                limits, choices[0].cells, objects
+            host_state.limits["numa_topology"] = bound_to_cells(
+                limits, choices[0].cells
             )
         record.keep(host_state, [each.candidate for each in choices], candidates)
         return host_state if choices else None
@@ -176,7 +180,7 @@ class ServerRequest:
                     host_state.numa_topology,
                     self._spec.numa_topology,
                     provider_mapping=candidate["mappings"],
-                    limits=cell_networks.bound(limits, cells, objects),
+                    limits=bound_to_cells(limits, cells),
                     pci_requests=requests,
                     pci_stats=host_state.pci_stats,
                 )
@@ -208,3 +212,42 @@ def fit_cells(host: Any, guest: Any, **criteria: Any) -> tuple[int, ...] | None:
 def _pinned(cell: Any) -> set[int]:
     """Return the CPUs of the host to which a cell of a guest is pinned."""
     return {*(cell.cpu_pinning or {}).values(), *(cell.cpuset_reserved or ())}
+
+
+def _network_of(cell: int) -> str:
+    return f"os-acc:numa-cell-{cell}"
+
+
+def declare_cell_networks(topology: Any) -> Any:
+    """Add to each cell of a host a network that no port uses.
+
+    Nova places a guest that uses a physical network in the cells of this network
+    ("NUMA-aware vSwitches"), in the scheduler and in the claim on the host alike. A
+    claim whose limits name the network of a cell binds the guest to the cell. On a host
+    without such networks, the limits have no effect
+    (``_numa_cells_support_network_metadata`` in ``nova/virt/hardware.py``).
+
+    :param topology: a new ``nova.objects.NUMATopology``, or None.
+    :returns: the same object.
+    """
+    for cell in () if topology is None else topology.cells:
+        metadata = cell.network_metadata
+        metadata.physnets = {*metadata.physnets, _network_of(cell.id)}
+    return topology
+
+
+def bound_to_cells(limits: Any, cells: Iterable[int]) -> Any:
+    """Return limits that bind a guest to cells; unlimited resources cannot.
+
+    :param limits: a ``nova.objects.NUMATopologyLimits``, or None; it is not changed.
+    """
+    names = set(map(_network_of, cells))
+    if limits is None or not names:
+        return limits
+    found = limits.network_metadata if "network_metadata" in limits else None
+    result = limits.obj_clone()
+    result.network_metadata = objects.NetworkMetadata(
+        physnets=names | (set(found.physnets) if found else set()),
+        tunneled=bool(found and found.tunneled),
+    )
+    return result

@@ -33,6 +33,7 @@ from os_acc.nova import conversion
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
+from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 
 LOG = log.getLogger(__name__)
 
@@ -243,24 +244,15 @@ class ServerAccelerators:
 
     # -- a guest that moves, or ends -------------------------------------------
 
-    def release(self, instance: Any) -> None:
+    def release(self, instance: Any, migration: str | None = None) -> None:
         """Return the accelerators of a server to the host.
 
         An error is logged: it must not prevent the deletion of the server. The node
         retries the release, or :mod:`.reconciliation` does.
+
+        :param migration: the UUID of the migration that holds them; None: the server.
         """
-        self._release(instance.uuid, instance)
-
-    def release_migrations(self, context: Any, instance: Any) -> None:
-        """Return the accelerators that any migration of a server holds here."""
-        for migration in _migrations(context, instance):
-            self._release(migration, instance)
-
-    def release_migration(self, instance: Any, migration: Any) -> None:
-        """Return the accelerators that a confirmed migration holds."""
-        self._release(migration.uuid, instance)
-
-    def _release(self, consumer: str, instance: Any) -> None:
+        consumer = instance.uuid if migration is None else migration
         try:
             if self._node.attached({"uuid": consumer}):
                 self._node.ready().unplug({"uuid": consumer})
@@ -271,6 +263,11 @@ class ServerAccelerators:
                 error,
                 instance=instance,
             )
+
+    def release_migrations(self, context: Any, instance: Any) -> None:
+        """Return the accelerators that any migration of a server holds here."""
+        for migration in _migrations(context, instance):
+            self.release(instance, migration)
 
     def check_ready(self, instance: Any) -> None:
         """Check that os_acc serves, before Nova ends a guest or moves its disks.
@@ -416,9 +413,9 @@ def _check_one_service(instance: Any) -> None:
 
     :raises InvalidExtraSpec: it has a device profile of Cyborg and groups of os_acc.
     """
-    if conversion.CYBORG_PROFILE in instance.flavor.extra_specs:
+    if DEVICE_PROFILE in instance.flavor.extra_specs:
         raise exception.InvalidExtraSpec(
-            f"{conversion.CYBORG_PROFILE} of the flavor is Cyborg's, and its resource "
+            f"{DEVICE_PROFILE} of the flavor is Cyborg's, and its resource "
             "groups request accelerators of os_acc",
             hint="use one of both in a flavor",
         )

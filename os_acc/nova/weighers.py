@@ -16,7 +16,8 @@ from nova.scheduler import utils, weights
 from oslo_log import log
 
 from os_acc import conf, exception
-from os_acc.nova import claimed_candidates, options, scheduling
+from os_acc.nova import options, scheduling
+from os_acc.nova.host_providers import record_of
 
 LOG = log.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             return 0
         found = server.providers(host_state, uses, self._settings.usage_lifetime)
         names = {name for use in uses for name in use.units}
-        claimed = claimed_candidates.record_of(host_state).claimed
+        claimed = record_of(host_state).claimed
         return sum(
             max(0, state.free.get(name, 0) - claimed[uuid, name])
             for uuid, state in found.items()

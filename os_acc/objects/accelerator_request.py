@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Set
-from types import MappingProxyType
 from typing import Final, Self
 
 from os_acc import exception
@@ -32,15 +31,13 @@ class RequestState(enum.Enum):
 
 
 #: The state of a request by that of its lease.
-OF_LEASE: Final[Mapping[LeaseState, RequestState]] = MappingProxyType(
-    {
-        LeaseState.PREPARING: RequestState.BIND_STARTED,
-        LeaseState.HELD: RequestState.BOUND,
-        LeaseState.RELEASING: RequestState.DELETING,
-        LeaseState.ERASING: RequestState.DELETING,
-        LeaseState.QUARANTINED: RequestState.UNBIND_FAILED,
-    }
-)
+OF_LEASE: Final[Mapping[LeaseState, RequestState]] = {
+    LeaseState.PREPARING: RequestState.BIND_STARTED,
+    LeaseState.HELD: RequestState.BOUND,
+    LeaseState.RELEASING: RequestState.DELETING,
+    LeaseState.ERASING: RequestState.DELETING,
+    LeaseState.QUARANTINED: RequestState.UNBIND_FAILED,
+}
 #: Final states: Nova queries requests in these with ``bind_state=resolved``.
 RESOLVED: Final = frozenset(
     {RequestState.BOUND, RequestState.BIND_FAILED, RequestState.DELETING}
@@ -58,15 +55,13 @@ class RequestAction(enum.Enum):
 #: The states in which each action is allowed. As in Cyborg, a request that failed
 #: to bind must be unbound before it is bound again, so that the failure is
 #: acknowledged. A bound request must be unbound before it is deleted.
-LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = MappingProxyType(
-    {
-        RequestAction.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
-        RequestAction.UNBIND: frozenset(RequestState),
-        RequestAction.DELETE: frozenset(
-            {RequestState.INITIAL, RequestState.UNBOUND, RequestState.BIND_FAILED}
-        ),
-    }
-)
+LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = {
+    RequestAction.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
+    RequestAction.UNBIND: frozenset(RequestState),
+    RequestAction.DELETE: frozenset(
+        {RequestState.INITIAL, RequestState.UNBOUND, RequestState.BIND_FAILED}
+    ),
+}
 
 
 #: The fields of a binding, in Nova's terms.

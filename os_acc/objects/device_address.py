@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from os_acc import exception
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 
 #: The fields of an address and the largest value of each. Nova stops at
 #: domain FFFF; VMD's devices have domains above it.
@@ -22,6 +22,18 @@ LIMITS: Final[Mapping[str, int]] = {
 }
 _HEX = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE | re.ASCII)
 _ANY: Final = "*"
+
+
+def text_of(key: str, value: object) -> str:
+    """Return the value of a key that is text.
+
+    :raises InvalidConfiguration: it is no text.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidConfiguration(
+            f"{key} is {exception.show(value)}, not text"
+        )
+    return value
 
 
 def hexadecimal(what: str, text: str, limit: int) -> int | None:
@@ -92,10 +104,7 @@ class Regex:
         """Return the address if the patterns are the literal fields of one."""
         domain, bus, slot, function = (pattern.pattern for pattern in self.patterns)
         text = f"{domain}:{bus}:{slot}.{function}"
-        try:
-            address = PciAddress.parse(text)
-        except exception.InvalidInput:
-            return None
+        address = function_named(text)
         return address if str(address) == text else None
 
 
@@ -165,11 +174,8 @@ def parse_regex(fields: Mapping[str, Any]) -> Regex:
     return Regex(tuple(_pattern(name, fields.get(name, ".*")) for name in LIMITS))
 
 
-def _pattern(name: str, text: object) -> re.Pattern[str]:
-    if not isinstance(text, str):
-        raise exception.InvalidConfiguration(
-            f"{name} of the address is {exception.show(text)}, not text"
-        )
+def _pattern(name: str, value: object) -> re.Pattern[str]:
+    text = text_of(f"{name} of the address", value)
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from os_acc import exception
 from os_acc.objects import device_tags, mdev
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_address import (
     LIMITS,
     Glob,
@@ -29,6 +29,7 @@ from os_acc.objects.device_address import (
     hexadecimal,
     parse_glob,
     parse_regex,
+    text_of,
 )
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
@@ -140,6 +141,30 @@ class DeviceSpec:
         return next((each.tags for each in self.entries if each.place == place), None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OperatorRules:
+    """The operator's configuration of devices, in our options and in Nova's.
+
+    :ivar nova_mdev_addresses: Nova's parents of mediated devices, by
+        :func:`.mdev.nova_names`.
+    :ivar nova_mdev_parents: the functions among them.
+    :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
+        number.
+    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
+    :ivar state_path: the directory with the refusals of plugins.
+    """
+
+    named: DeviceSpec
+    nova: DeviceSpec
+    nova_policies: DeviceSpec
+    nova_mdev_addresses: frozenset[str]
+    nova_mdev_parents: frozenset[PciAddress]
+    nova_mdev_types: frozenset[str]
+    max_uncorrectable_errors: int = -1
+    unmanaged: bool = True
+    state_path: str = ""
+
+
 _PARENT: Final = "mdev_parent"
 _SELECTORS: Final = frozenset(
     {"vendor_id", "product_id", "address", "devname", _PARENT}
@@ -148,13 +173,7 @@ _PARENT_KEYS: Final = frozenset(
     {_PARENT, "mdev_types", "resource_class", "traits", "numa_policy"}
 )
 _NOVAS_TAGS: Final = frozenset(
-    {
-        "trusted",
-        "remote_managed",
-        "managed",
-        "live_migratable",
-        "one_time_use",
-    }
+    {"trusted", "remote_managed", "managed", "live_migratable", "one_time_use"}
 )
 
 
@@ -209,20 +228,12 @@ def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
 
     :raises InvalidConfiguration: Nova would reject them.
     """
-    vendor = _identifier(spec, "vendor_id")
-    product = _identifier(spec, "product_id")
-    return DeviceSpecEntry(
-        vendor=vendor, product=product, place=_place(spec), tags=tags
-    )
+    vendor, product = (_identifier(spec, key) for key in ("vendor_id", "product_id"))
+    return DeviceSpecEntry(vendor, product, _place(spec), tags)
 
 
 def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
-    value = spec.get(key, "*")
-    if not isinstance(value, str):
-        raise exception.InvalidConfiguration(
-            f"{key} is {exception.show(value)}, not text"
-        )
-    return hexadecimal(key, value, 0xFFFF)
+    return hexadecimal(key, text_of(key, spec.get(key, "*")), 0xFFFF)
 
 
 def _place(spec: Mapping[str, Any]) -> Place:
@@ -234,11 +245,7 @@ def _place(spec: Mapping[str, Any]) -> Place:
             hint="leave out one of them",
         )
     if devname:
-        if not isinstance(devname, str):
-            raise exception.InvalidConfiguration(
-                f"devname is {exception.show(devname)}, not text"
-            )
-        return Netdev(devname)
+        return Netdev(text_of("devname", devname))
     if not address:
         return Glob()
     if isinstance(address, str):
@@ -282,7 +289,7 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
 
 def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
     """Parse an entry for a virtual parent, which has only some of the tags."""
-    name = device_tags.text(_PARENT, spec[_PARENT])
+    name = text_of(_PARENT, spec[_PARENT]).strip()
     _check_keys(spec, _PARENT_KEYS)
     if not mdev.is_name(name) or "mdev_types" not in spec:
         raise exception.InvalidConfiguration(
@@ -353,24 +360,3 @@ def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
             LOG.warning(
                 "Ignoring an invalid part of Nova's [pci] device_spec: %s", error
             )
-
-
-def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
-    """Return the PCI functions in Nova's ``[mdev_*] device_addresses``."""
-    addresses = map(_function, values)
-    return frozenset(each for each in addresses if each is not None)
-
-
-def nova_virtual_parents(values: Sequence[str]) -> frozenset[str]:
-    """Return the virtual parents (``mtty_mtty``) in ``[mdev_*] device_addresses``."""
-    return frozenset(
-        each for each in values if isinstance(each, str) and not _function(each)
-    )
-
-
-def _function(value: str) -> PciAddress | None:
-    """Return the PCI function that a value of Nova names; None: it names none."""
-    try:
-        return PciAddress.parse(value)
-    except exception.InvalidInput:
-        return None

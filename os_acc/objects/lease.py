@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases: the crash-safe record of the accelerators that each consumer holds."""
+"""Leases: the accelerators of each consumer, their states, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any, Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.device import AttachHandle
+from os_acc.objects.drivers import VFIO_PCI, is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"
@@ -205,7 +204,7 @@ class LeaseView(abc.ABC):
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """All functions that the lease takes from the host."""
-        return tuple(prior.address for prior in self.prior)
+        return tuple([prior.address for prior in self.prior])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,12 +320,14 @@ class Lease(LeaseView):
     @property
     def slot(self) -> MdevSlot | None:
         """The slot of its mediated device; None: it has a PCI function."""
-        return self.address if isinstance(self.address, MdevSlot) else None
+        address = self.handle.address
+        return address if isinstance(address, MdevSlot) else None
 
     @property
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
-        return self.functions if self.slot is None else (self.slot,)
+        slot = self.slot
+        return self.functions if slot is None else (slot,)
 
     @property
     def eraser(self) -> str:
@@ -369,7 +370,8 @@ class Lease(LeaseView):
 
     def driver_of(self, function: PciAddress) -> str:
         """Return the driver that a function of the lease has while a guest has it."""
-        return self.driver if function == self.address else VFIO_PCI
+        handle = self.handle
+        return handle.driver if function == handle.address else VFIO_PCI
 
     @property
     def vfio_drivers(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ import re
 from typing import Final, TypeAlias, final
 
 from os_acc import exception
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 
 # Names of directories in sysfs, without slashes and blanks. Two of them and a number
 # fit into the name of a file.
@@ -53,10 +53,7 @@ class MdevType:
     @property
     def function(self) -> PciAddress | None:
         """The parent's PCI address; None: it is a virtual device."""
-        try:
-            return PciAddress.parse(self.parent)
-        except exception.InvalidInput:
-            return None
+        return function_named(self.parent)
 
     def __str__(self) -> str:
         return f"{self.parent}/{self.name}"

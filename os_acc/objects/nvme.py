@@ -34,7 +34,6 @@ class NvmeController:
 
     :ivar number: CNTLID, unique in the NVM subsystem.
     :ivar shares_subsystem: CMIC bit 1: the subsystem may have further controllers.
-    :ivar is_vf: CMIC bit 2: the controller is an SR-IOV virtual function.
     :ivar formats: OACS bit 1: it supports Format NVM.
     :ivar manages: OACS bit 3: it supports Namespace Management, with the lists of
         allocated namespaces and of attached controllers.
@@ -52,10 +51,7 @@ class NvmeController:
     """
 
     number: int
-    serial: str
-    model: str
     shares_subsystem: bool
-    is_vf: bool
     formats: bool
     manages: bool
     unallocated: int
@@ -77,10 +73,7 @@ class NvmeController:
         sanicap = _number(data, 328, 4)
         return cls(
             number=_number(data, 78, 2),
-            serial=_text(data, 4, 24),
-            model=_text(data, 24, 64),
             shares_subsystem=bool(cmic & 0b10),
-            is_vf=bool(cmic & 0b100),
             formats=bool(oacs & 1 << 1),
             manages=bool(oacs & 1 << 3),
             unallocated=_number(data, 296, 16) if oacs & 1 << 3 else 0,
@@ -98,7 +91,6 @@ class NvmeController:
 class SanitizeAction(enum.IntEnum):
     """The SANACT field of the Sanitize command."""
 
-    EXIT_FAILURE = 1
     BLOCK_ERASE = 2
     OVERWRITE = 3
     CRYPTO_ERASE = 4
@@ -192,14 +184,12 @@ class SanitizeStatus:
 
     :ivar state: None: a value that the specification reserves.
     :ivar progress: SPROG: the part done, 0.0 to 1.0.
-    :ivar action: the SANACT field of the operation; 0: none was started.
     :ivar is_erased: SSTAT bit 8, Global Data Erased: no user data has been written
         since the last successful operation, or ever.
     """
 
     state: SanitizeState | None
     progress: float
-    action: int
     is_erased: bool
 
     @classmethod
@@ -214,7 +204,6 @@ class SanitizeStatus:
         return cls(
             state=SanitizeState(number) if known else None,
             progress=_number(data, 0, 2) / 0x10000,
-            action=data[4] & 0b111,
             is_erased=bool(data[3] & 1),
         )
 
@@ -415,7 +404,3 @@ def _check_size(data: bytes, size: int) -> None:
 
 def _number(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")
-
-
-def _text(data: bytes, at: int, end: int) -> str:
-    return data[at:end].decode("ascii", "replace").strip(" \0")

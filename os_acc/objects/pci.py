@@ -102,6 +102,15 @@ def _parse(text: str) -> PciAddress:
     return PciAddress(*(int(part, 16) for part in match.groups()))
 
 
+@functools.lru_cache(_KEPT)
+def function_named(text: str) -> PciAddress | None:
+    """Return the address that a text is; None: it is none."""
+    try:
+        return PciAddress.parse(text)
+    except exception.InvalidInput:
+        return None
+
+
 # The VFs of a card, and cards of one model, share it.
 @functools.lru_cache(1024)
 def parse_modalias(text: str) -> tuple[int, int, int, int, int]:
@@ -169,10 +178,9 @@ class PciIdentity:
         An unreadable serial number matches any: whether it can be read depends on
         the kernel and on the reader's privileges.
         """
-        return self.numbers == other.numbers and all(
-            "" in pair or len(set(pair)) == 1
-            for pair in ((self.serial, other.serial), (self.drive, other.drive))
-        )
+        serials, drives = {self.serial, other.serial}, {self.drive, other.drive}
+        is_same = len(serials - {""}) < 2 and len(drives - {""}) < 2
+        return is_same and self.numbers == other.numbers
 
     def completed(self, other: Self) -> Self:
         """Return it with the serial numbers of another one that it does not show."""

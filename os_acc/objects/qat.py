@@ -33,8 +33,10 @@ PFS: Final = frozenset((_INTEL, pf) for pf, _ in (*_EARLIER, *_GEN4_AND_LATER))
 IDS: Final = PFS | {(_INTEL, vf) for _, vf in (*_EARLIER, *_GEN4_AND_LATER)}
 #: The PFs whose services can be configured.
 CONFIGURABLE: Final = frozenset((_INTEL, pf) for pf, _ in _GEN4_AND_LATER)
-#: The directory of the attributes below a PF.
-DIRECTORY: Final = "qat"
+#: The attributes below a PF: ``up`` or ``down``, and the services; on 4xxx and later
+#: devices, since Linux 6.0.
+STATE: Final = "qat/state"
+SERVICES: Final = "qat/cfg_services"
 
 
 class QatService(enum.StrEnum):

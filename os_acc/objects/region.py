@@ -129,7 +129,7 @@ class Programming:
         since none is specified.
     :ivar image_id: of the image that it is programmed with; '' if the guest uses
         the current contents.
-    :ivar hash_algo: of that image, as in :class:`os_acc.objects.image.Image`:
+    :ivar hash_algo: of that image, as in :class:`os_acc.objects.bitstream.Image`:
         another file under the same id is another bitstream.
     :ivar hash_value: hexadecimal.
     :ivar is_exact: whether that image is required, not just the function.
@@ -174,7 +174,7 @@ class Programming:
 class RecordedImage:
     """The image with which os_acc last programmed a region and verified it.
 
-    :ivar hash_algo: of that image, as in :class:`os_acc.objects.image.Image`.
+    :ivar hash_algo: of that image, as in :class:`os_acc.objects.bitstream.Image`.
     :ivar hash_value: hexadecimal.
     """
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

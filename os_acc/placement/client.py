@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Client of Placement's API: one request per function.
+"""Placement's API: the options of the connection, and one request per function.
 
 https://docs.openstack.org/api-ref/placement/. keystoneauth1 is imported at the
 first request.
@@ -8,19 +8,21 @@ first request.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import math
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.published import NameKind, PlacementName, classes, traits
-from os_acc.placement import options
-from os_acc.placement.api_model import Declined, ListedProvider, Record
+from os_acc.objects.records import NameKind, PlacementName, classes, traits
+from os_acc.placement.changes import ListedProvider, Record
 from os_acc.rest import responses
-from os_acc.rest.client import ServiceClient
+from os_acc.rest.client import Service, ServiceClient
 from os_acc.rest.responses import JsonValue, ResponseMalformed, document
 
 if TYPE_CHECKING:
@@ -43,6 +45,101 @@ _FORBIDDEN: Final = 403
 _AT_ONCE: Final = 100
 
 
+class Declined(exception.ServiceRefused):
+    """Placement rejects a request.
+
+    :ivar status: the HTTP status.
+    """
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, service=exception.ServiceType.PLACEMENT, hint=hint)
+        self.status = status
+
+
+class ServerFailed(exception.ServiceUnavailable):
+    """Placement reports a failure of its own; other requests may succeed."""
+
+
+GROUP = cfg.OptGroup(
+    "os_acc_placement",
+    title="Placement, for direct publication by os_acc",
+    help="Endpoint and credentials of Placement for 'os-acc provider sync' and "
+    "os_acc.sync_placement(). auth_section can name another section with these "
+    "credentials, such as [placement]. A site where Nova's virt driver calls "
+    "os_acc.update_provider_tree() does not need this section.",
+)
+
+SERVICE: Final = Service(
+    name="Placement",
+    group=GROUP,
+    version="",
+    spoken="the microversion is negotiated with the server",
+    service_type=exception.ServiceType.PLACEMENT,
+    failing=ServerFailed,
+    patience=f"[{GROUP.name}] sync_timeout",
+)
+
+OWN: tuple[cfg.Opt, ...] = (
+    cfg.StrOpt(
+        "node_provider",
+        help="Name or UUID of this compute node's resource provider, the parent "
+        "of os_acc's providers. Default: [os_acc] node_name.",
+    ),
+    cfg.FloatOpt(
+        "sync_timeout",
+        default=120.0,
+        min=1.0,
+        max=86_400.0,
+        help="Seconds after which one synchronization with Placement stops; the "
+        "next one continues.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """The options of os_acc in this section.
+
+    :ivar node_provider: the parent provider; '' for the node's name.
+    """
+
+    node_provider: str
+    sync_timeout: float
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options, without those of keystoneauth1.
+
+        :raises InvalidConfiguration: a value cannot be used.
+        """
+        # See os_acc.conf.register().
+        conf.register_group(copy.deepcopy(GROUP))
+        conf.register_opts(OWN, group=GROUP.name)
+        try:
+            group = conf[GROUP.name]
+            seconds = group.sync_timeout
+            name = group.node_provider or ""
+        except cfg.Error as error:
+            raise exception.InvalidConfiguration(str(error)) from error
+        if seconds is None or math.isnan(seconds):
+            raise exception.InvalidConfiguration(
+                f"[{GROUP.name}] sync_timeout is {exception.show(seconds)}, not a "
+                "number of seconds"
+            )
+        return cls(name, seconds)
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options; registering twice is harmless."""
+    SERVICE.register(conf)
+    conf.register_opts(OWN, group=GROUP.name)
+
+
+def list_opts() -> list[cfg.Opt]:
+    """Return the options for oslo-config-generator."""
+    return [*OWN, *SERVICE.list_opts()]
+
+
 class Client:
     """A client of Placement.
 
@@ -59,7 +156,7 @@ class Client:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.reads = self.writes = 0
-        self._link = ServiceClient(conf, options.SERVICE)
+        self._link = ServiceClient(conf, SERVICE)
         self._version: tuple[int, int] | None = None
 
     # -- reading ---------------------------------------------------------------
@@ -91,43 +188,37 @@ class Client:
         self, provider: str, deadline: float
     ) -> tuple[int, Mapping[str, Record]]:
         """Return a provider's generation, and its inventories by resource class."""
-        return self._of(
-            provider,
-            "inventories",
-            deadline,
-            lambda body: (
-                _generation(body),
-                {name: _record(each) for name, each in body["inventories"].items()},
-            ),
-        )
+
+        def take(body: JsonValue) -> tuple[int, Mapping[str, Record]]:
+            found = body["inventories"].items()
+            return _generation(body), {name: _record(each) for name, each in found}
+
+        return self._read(f"/resource_providers/{provider}/inventories", deadline, take)
 
     def traits(self, provider: str, deadline: float) -> tuple[int, frozenset[str]]:
         """Return a provider's generation and traits."""
-        return self._of(
-            provider,
-            "traits",
+        return self._read(
+            f"/resource_providers/{provider}/traits",
             deadline,
             lambda body: (_generation(body), _texts(body["traits"])),
         )
 
     def allocated(self, provider: str, deadline: float) -> frozenset[str]:
         """Return the resource classes of a provider that have allocations."""
-        return self._of(
-            provider,
-            "allocations",
-            deadline,
-            lambda body: frozenset(
+
+        def take(body: JsonValue) -> frozenset[str]:
+            return frozenset(
                 name
                 for _consumer, each in body["allocations"].items()
                 for name, _amount in each["resources"].items()
-            ),
-        )
+            )
+
+        return self._read(f"/resource_providers/{provider}/allocations", deadline, take)
 
     def aggregates(self, provider: str, deadline: float) -> frozenset[str]:
         """Return the UUIDs of a provider's aggregates."""
-        return self._of(
-            provider, "aggregates", deadline, lambda body: _texts(body["aggregates"])
-        )
+        path = f"/resource_providers/{provider}/aggregates"
+        return self._read(path, deadline, lambda body: _texts(body["aggregates"]))
 
     def existing(
         self, names: Collection[PlacementName], deadline: float
@@ -138,16 +229,18 @@ class Client:
         for begin in range(0, len(texts), _AT_ONCE):
             some = ",".join(texts[begin : begin + _AT_ONCE])
             path = f"/traits?{urllib.parse.urlencode({'name': f'in:{some}'})}"
-            found |= self._read(
-                path, deadline, lambda body: traits(_texts(body["traits"]))
+            found |= traits(
+                self._read(path, deadline, lambda body: _texts(body["traits"]))
             )
         if any(each.kind is NameKind.RESOURCE_CLASS for each in names):
-            found |= self._read(
-                "/resource_classes",
-                deadline,
-                lambda body: classes(
-                    each["name"].text() for each in body["resource_classes"]
-                ),
+            found |= classes(
+                self._read(
+                    "/resource_classes",
+                    deadline,
+                    lambda body: [
+                        each["name"].text() for each in body["resource_classes"]
+                    ],
+                )
             )
         return frozenset(found & set(names))
 
@@ -155,13 +248,8 @@ class Client:
 
     def make_name(self, name: PlacementName, deadline: float) -> bool:
         """Create a custom class or trait; return whether it did not exist."""
-        return self._ask(
-            "PUT",
-            _path(name),
-            deadline,
-            lambda answer: answer.status_code == 201,
-            f"create the {name}",
-        )
+        about = f"create the {name}"
+        return self._ask("PUT", _path(name), deadline, _is_new, about)
 
     def delete_name(self, name: PlacementName, deadline: float) -> None:
         """Delete a custom class or trait that is not in use."""
@@ -192,9 +280,8 @@ class Client:
         deadline: float,
     ) -> int:
         """Replace all inventories of a provider, and return its new generation."""
-        return self._replace(
-            provider, generation, "inventories", dict(inventories), deadline
-        )
+        records = dict(inventories)
+        return self._replace(provider, generation, "inventories", records, deadline)
 
     def set_traits(
         self, provider: str, generation: int, traits: Collection[str], deadline: float
@@ -223,14 +310,7 @@ class Client:
 
     def _listed(self, deadline: float, **asked: str) -> tuple[ListedProvider, ...]:
         path = f"/resource_providers?{urllib.parse.urlencode(asked)}"
-        return self._read(
-            path, deadline, lambda body: _nodes(body["resource_providers"])
-        )
-
-    def _of(
-        self, provider: str, what: str, deadline: float, take: Callable[[JsonValue], _T]
-    ) -> _T:
-        return self._read(f"/resource_providers/{provider}/{what}", deadline, take)
+        return self._read(path, deadline, _nodes)
 
     def _read(self, path: str, deadline: float, take: Callable[[JsonValue], _T]) -> _T:
         return self._ask(
@@ -282,8 +362,9 @@ def _newest(answer: Response) -> tuple[int, int]:
     raise ResponseMalformed("'versions' is empty")
 
 
-def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
+def _nodes(body: JsonValue) -> tuple[ListedProvider, ...]:
     """Return the providers of a listing, after a check for cycles."""
+    listed = body["resource_providers"]
     nodes = tuple(
         ListedProvider(
             uuid=each["uuid"].uuid(),
@@ -325,6 +406,10 @@ def _texts(listed: JsonValue) -> frozenset[str]:
     return frozenset(each.text() for each in listed)
 
 
+def _is_new(answer: Response) -> bool:
+    return answer.status_code == 201
+
+
 def _nothing(answer: Response) -> None:
     del answer
 
@@ -350,7 +435,7 @@ def _refused(answer: Response, about: str) -> exception.ServiceRefused:
         return Declined(
             f"Placement denies permission to {about}: {detail}",
             status=_FORBIDDEN,
-            hint=f"give the user in [{options.GROUP.name}] the role service or admin",
+            hint=f"give the user in [{GROUP.name}] the role service or admin",
         )
     return Declined(
         f"Placement rejects the request to {about}: {detail}", status=answer.status_code

@@ -11,6 +11,7 @@ of others to our providers, are not changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -18,33 +19,31 @@ from typing import Final
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import CardProvider
-from os_acc.objects.published import (
+from os_acc.objects.records import (
     NameKind,
     PlacementName,
     PublishedNames,
     classes,
     traits,
 )
-from os_acc.placement import cell_traits, published, region_traits
-from os_acc.placement.api_model import (
-    EMPTY,
-    ListedProvider,
-    ProviderContents,
-    Record,
-    record,
-    withdrawn,
-)
+from os_acc.placement import device_traits, published
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import (
+    EMPTY,
     Create,
     DeleteName,
+    ListedProvider,
     MakeName,
     Move,
+    ProviderContents,
+    Record,
     RefusedChange,
     Remove,
     SetInventories,
     SetTraits,
     Step,
+    record,
+    withdrawn,
 )
 
 _OF_EARLIER_NODE: Final = (
@@ -54,7 +53,7 @@ _OF_EARLIER_NODE: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class DesiredState:
     """The desired state of this node in Placement.
 
@@ -75,15 +74,16 @@ class DesiredState:
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
 
+    @functools.cached_property
+    def names(self) -> Mapping[str, frozenset[PlacementName]]:
+        """The resource classes and traits that each wanted provider is to have."""
+        return {each.uuid: _names_of(each) for each in self.wanted}
+
     @property
     def assigned(self) -> PublishedNames:
-        """The names that the wanted providers are to have."""
+        """The names that the wanted providers are to have; others only keep leases."""
         return PublishedNames.of_mapping(
-            {
-                each.uuid: classes(each.units) | traits(_traits_of(each))
-                for each in self.wanted
-                if each.provider
-            }
+            {each.uuid: self.names[each.uuid] for each in self.wanted if each.provider}
         )
 
     def ours(self, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
@@ -97,19 +97,11 @@ class DesiredState:
 
     def gone(self, contents: Mapping[str, ProviderContents]) -> PublishedNames:
         """Return the names on record that are neither wanted nor present."""
-        wanted = {each.uuid: each for each in self.wanted}
-        found = {}
+        gone = {}
         for uuid, names in self.published_names.assigned.items():
-            have, each = contents.get(uuid, EMPTY), wanted.get(uuid)
-            stay = {
-                NameKind.RESOURCE_CLASS: {
-                    *have.inventories,
-                    *(each.units if each else ()),
-                },
-                NameKind.TRAIT: have.traits | _traits_of(each),
-            }
-            found[uuid] = frozenset(n for n in names if n.text not in stay[n.kind])
-        return PublishedNames.of_mapping(found)
+            if unwanted := names.difference(self.names.get(uuid, ())):
+                gone[uuid] = unwanted - contents.get(uuid, EMPTY).names
+        return PublishedNames.of_mapping(gone)
 
 
 class ActualState:
@@ -195,7 +187,7 @@ class _Planning:
     def plan(self) -> ChangePlan:
         places = [*self._cards(), *self._places()]
         present = [each for each in self._goal.wanted if each.uuid in self._there]
-        makes = list(self._makes(present))
+        makes = list(self._makes(each.uuid for each in present))
         contents = [step for each in present for step in self._contents(each)]
         wanted = {each.uuid for each in self._goal.wanted}
         leaving = self._goal.ours(self._tree.nodes) - wanted - {self._tree.root.uuid}
@@ -269,15 +261,11 @@ class _Planning:
 
     # -- inventories and traits ---------------------------------------------------
 
-    def _makes(self, present: Sequence[Capacity]) -> Iterator[Step]:
+    def _makes(self, present: Iterable[str]) -> Iterator[Step]:
         """Yield the creation of missing custom names; refuse missing standard names."""
-        new_classes: set[str] = set()
-        new_traits: set[str] = set()
-        for each in present:
-            have = self._have(each.uuid)
-            new_classes |= each.units.keys() - have.inventories.keys()
-            new_traits |= _traits_of(each) - have.traits
-        new = classes(new_classes) | traits(new_traits)
+        new = frozenset[PlacementName]().union(
+            *(self._goal.names[uuid] - self._have(uuid).names for uuid in present)
+        )
         for name in _sorted(new - self._tree.existing(new)):
             if name.is_custom:
                 yield MakeName(name)
@@ -299,11 +287,8 @@ class _Planning:
         due = have.traits
         if wanted.provider is not None:
             device = wanted.provider.device
-            mine = (
-                self._record.texts(uuid, NameKind.TRAIT)
-                | region_traits.published_of(device, have.traits)
-                | cell_traits.published_of(have.traits)
-            )
+            mine = self._record.texts(uuid, NameKind.TRAIT)
+            mine |= device_traits.published_of(device, have.traits)
             due = (have.traits - mine) | (device.traits - self._unusable)
         ended = self._classes(uuid) & have.inventories.keys() - wanted.units.keys()
         inventories = self._left(uuid, self._tree.allocated(uuid) if ended else ())
@@ -391,22 +376,17 @@ class _Planning:
     # -- names ------------------------------------------------------------------------
 
     def _deletes(self) -> Iterator[Step]:
-        after, wanted = self._after.values(), self._goal.wanted
-        unused = (
-            self._record.created
-            - classes({name for each in after for name in each.inventories})
-            - traits({name for each in after for name in each.traits})
-            - classes({name for each in wanted for name in each.units})
-            - traits({name for each in wanted for name in _traits_of(each)})
-        )
+        unused = self._record.created.difference(*self._goal.names.values())
+        if unused:
+            unused = unused.difference(*(each.names for each in self._after.values()))
         for name in _sorted(self._tree.deletable(unused, self._record)):
             yield DeleteName(name)
 
 
-def _traits_of(wanted: Capacity | None) -> frozenset[str]:
-    if wanted is None or wanted.provider is None:
-        return frozenset()
-    return wanted.provider.device.traits
+def _names_of(wanted: Capacity) -> frozenset[PlacementName]:
+    """Return the resource classes and traits that a provider is to have."""
+    found = traits(wanted.provider.device.traits) if wanted.provider else frozenset()
+    return classes(wanted.units) | found
 
 
 def _sorted(names: Iterable[PlacementName]) -> list[PlacementName]:

@@ -14,9 +14,16 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.placement import diff
-from os_acc.placement.api_model import ListedProvider, ProviderContents, withdrawn
 from os_acc.placement.capacity import Capacity
-from os_acc.placement.changes import Create, SetInventories, SetTraits, Step
+from os_acc.placement.changes import (
+    Create,
+    ListedProvider,
+    ProviderContents,
+    SetInventories,
+    SetTraits,
+    Step,
+    withdrawn,
+)
 from os_acc.placement.published import PublishedCache
 
 LOG = log.getLogger(__name__)
@@ -72,7 +79,7 @@ class TreeWriter:
     :param node_name: the prefix of our providers' names.
     :param memory: the names that any process published before.
     :param named: the resource classes that the operator configured for devices.
-    :ivar heard: the traits of each provider in the last tree, before it was written.
+    :ivar traits: the traits of each provider in the last tree, before it was written.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class TreeWriter:
         self._node_name = node_name
         self._memory = memory
         self._named = frozenset(named)
-        self.heard: Mapping[str, frozenset[str]] = MappingProxyType({})
+        self.traits: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._warned: set[str] = set()
         self.forget()
 
@@ -109,7 +116,7 @@ class TreeWriter:
                     "other host has, since the names of the providers contain it"
                 )
             state = _NovaState(tree, nodename)
-            self.heard = MappingProxyType(
+            self.traits = MappingProxyType(
                 {uuid: each.traits for uuid, each in state.contents.items()}
             )
             goal = diff.DesiredState(

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import os_resource_classes as orc
 
 from os_acc.objects.device import Provider
-from os_acc.objects.published import NO_NAMES, NameKind, PublishedNames, classes, traits
+from os_acc.objects.records import NO_NAMES, NameKind, PublishedNames, classes, traits
 
 
 class PublishedRecord(Protocol):

@@ -17,14 +17,12 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.objects.published import PublishedNames
-from os_acc.placement import api_tree, diff, options
-from os_acc.placement.api_model import Declined
-from os_acc.placement.api_tree import PlacementTree
-from os_acc.placement.apply import Application
+from os_acc.objects.records import PublishedNames
+from os_acc.placement import api_tree, diff
+from os_acc.placement.api_tree import Application, PlacementTree
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import RefusedChange, Step
-from os_acc.placement.client import Client
+from os_acc.placement.client import Client, Declined, PlacementSettings
 from os_acc.placement.diff import ChangePlan, DesiredState
 from os_acc.placement.published import PublishedRecord
 
@@ -93,7 +91,7 @@ class Publisher:
 
         :raises InvalidConfiguration: ``sync_timeout`` cannot be used.
         """
-        seconds = options.PlacementSettings.load(self._conf).sync_timeout
+        seconds = PlacementSettings.load(self._conf).sync_timeout
         return time.monotonic() + seconds
 
     def traits(

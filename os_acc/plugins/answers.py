@@ -8,7 +8,6 @@ and the plugin's other devices are offered.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -20,20 +19,22 @@ import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    DeviceTags,
     Erasure,
+    OfferedType,
     RejectedDevice,
     RejectReason,
+    UsableFunction,
     VendorReason,
 )
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
-from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
+from os_acc.objects.pci import PciAddress, PciFunction, function_named
+from os_acc.objects.request_group import ACCELERATOR_CLASSES, PLACEMENT_NAME
 from os_acc.objects.typed import expect, expect_text, plain_text
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 
 # The others are the library's own, and it acts on some of them.
@@ -76,7 +77,7 @@ class PluginAnswer:
         offered |= {
             each.address for each in self.devices if isinstance(each.address, MdevType)
         }
-        return frozenset(offered.union(each.address for each in self.refused))
+        return frozenset(offered.union([each.address for each in self.refused]))
 
 
 def ask(
@@ -128,12 +129,11 @@ class _Review:
         )
         self._usable = candidates.usable
         self._nameable = candidates.provider_addresses.union(
-            *((each.function.address, each.parent.address) for each in known)
+            *[(each.function.address, each.parent.address) for each in known]
         )
-        self._types = {each.type: each for each in candidates.mdev_types}
-        self._tags: dict[DeviceName, DeviceTags] = {
-            **{each.function.address: each.tags for each in candidates.usable},
-            **{each.type: each.tags for each in candidates.mdev_types},
+        self._candidates: dict[DeviceName, UsableFunction | OfferedType] = {
+            **{each.function.address: each for each in candidates.usable},
+            **{each.type: each for each in candidates.mdev_types},
         }
         # The function or type to which an address belongs.
         self._leaders: dict[DeviceName, DeviceName] = {
@@ -142,7 +142,7 @@ class _Review:
                 for each in candidates.usable
                 for at in each.members
             },
-            **{name: name for name in self._tags},
+            **{name: name for name in self._candidates},
         }
         self._handles: dict[DeviceAddress, AttachHandle] = {
             **{each.function.address: each.handle() for each in candidates.usable},
@@ -191,7 +191,7 @@ class _Review:
         :raises ValueError: it breaks a rule of the contract.
         """
         if type(found) is RejectedDevice:
-            if found.address not in self._tags:
+            if found.address not in self._candidates:
                 raise ValueError(
                     f"RejectedDevice.address {found.address} is not a usable candidate"
                 )
@@ -205,7 +205,7 @@ class _Review:
         device = dataclasses.replace(found, handles=self._own_handles(found))
         if self._check(device, names):
             self._devices[device.address] = device
-            self._offered |= names.union(each.address for each in device.handles)
+            self._offered |= names.union([each.address for each in device.handles])
         else:
             self._refused |= {
                 name: RejectedDevice(name, RejectReason.NO_ERASE) for name in names
@@ -267,7 +267,7 @@ class _Review:
                 f"Device.address {device.address} is that of two devices: offer one "
                 "device with all handles"
             )
-        tags = [self._tags[each] for each in names]
+        tags = [self._candidates[each].tags for each in names]
         _check_placement_names(device, tags)
         _check_region(device)
         self._check_erasure(device)
@@ -275,8 +275,8 @@ class _Review:
 
     def _check_type(self, device: Device, kind: MdevType) -> None:
         """Check that the device consists of units of the type that names it."""
-        offered = self._types.get(kind)
-        if offered is None:
+        offered = self._candidates.get(kind)
+        if not isinstance(offered, OfferedType):
             raise ValueError(f"Device.address {kind} is not among mdev_types")
         for each in device.handles:
             if not isinstance(each.address, MdevSlot) or each.address.type != kind:
@@ -338,7 +338,7 @@ class _Review:
     def _names(self, found: object) -> frozenset[DeviceName]:
         """Return the functions and types that an answer is about, also a wrong one."""
         places = _places(found)
-        return frozenset(self._leaders[at] for at in places if at in self._leaders)
+        return frozenset([self._leaders[at] for at in places if at in self._leaders])
 
     def _near(self, found: object) -> frozenset[DeviceName]:
         """Return the functions of the card of an invalid device without usable handles.
@@ -362,10 +362,10 @@ def _places(value: object) -> set[DeviceName]:
         case MdevSlot() | OfferedType():
             return {value.type}
         case str():
-            with contextlib.suppress(exception.InvalidInput):
-                return {PciAddress.parse(value)}
+            if (address := function_named(str.__str__(value))) is not None:
+                return {address}
         case AttachHandle():
-            return _places((value.address, value.members))
+            return _places(value.address) | _places(value.members)
         case RejectedDevice():
             return _places(value.address)
         case Device():

@@ -44,28 +44,31 @@ from os_acc.exception import (
     ProgrammingReason,
     StepReason,
 )
-from os_acc.objects.candidate import (
-    DeviceTags,
-    MatchedFunction,
-    OfferedType,
-    UsableFunction,
+from os_acc.objects.bitstream import (
+    Bitstream,
+    BitstreamRequest,
+    Header,
+    Image,
+    ImageFormat,
 )
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    DeviceTags,
     Erasure,
+    MatchedFunction,
+    OfferedType,
     RejectedDevice,
     RejectReason,
+    UsableFunction,
     VendorReason,
 )
-from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
 from os_acc.objects.lease import ErasureRecord, Guest, LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.privsep import Context, HealthReading, Step
 
 __all__ = [

@@ -15,13 +15,11 @@ from typing import ClassVar
 
 from os_acc import exception
 from os_acc.host import dfl
-from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.dfl import DRIVER, is_product
-from os_acc.objects.image import Bitstream, ImageFormat
+from os_acc.objects.bitstream import Bitstream, ImageFormat
+from os_acc.objects.device import Device, RejectedDevice, RejectReason, UsableFunction
+from os_acc.objects.drivers import DFL_DRIVER, is_dfl_product, is_vfio_driver
 from os_acc.objects.region import Region
-from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.plugins import base, fpga
+from os_acc.plugins import base, pci
 
 
 class DflPlugin(base.PluginBase):
@@ -34,19 +32,17 @@ class DflPlugin(base.PluginBase):
     def discover(
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
-        """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
         for usable in candidates.usable:
             recorded = candidates.leased_regions.get(usable.function.address)
             if recorded is not None:
                 if usable.parent.identity.may_be(recorded.identity):
-                    yield fpga.device(self.name, usable, recorded)
-            elif usable.function.driver == DRIVER:
+                    yield pci.region_device(self.name, usable, recorded)
+            elif usable.function.driver == DFL_DRIVER:
                 yield self._port(usable)
-            elif is_product(usable.function.identity):
+            elif is_dfl_product(usable.function.identity):
                 yield self._away(usable)
 
     def read_region(self, region: Region) -> Region | None:
-        """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
         card = dfl.read_card(self.root, region.card)
         port = card.port(region.number) if card else None
         if card is None or port is None:
@@ -58,7 +54,6 @@ class DflPlugin(base.PluginBase):
     def program(
         self, region: Region, bitstream: Bitstream, steps: base.ProgrammingSteps
     ) -> None:
-        """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is ImageFormat.XCLBIN:
             raise exception.ImageUnusable(
                 f"image {bitstream.image} is an xclbin, which {region} cannot take",
@@ -71,9 +66,7 @@ class DflPlugin(base.PluginBase):
         try:
             card = dfl.read_card(self.root, usable.parent.address)
         except exception.HostStepFailed as error:
-            if exception.is_exhaustion(error):
-                raise
-            return fpga.unreadable(usable, error)
+            return pci.unreadable(usable, error)
         if card is None:
             return _unseen(usable)
         if card.manager is not None and card.interface_id is None:
@@ -93,14 +86,14 @@ class DflPlugin(base.PluginBase):
             interface_id=card.interface_id,
             function_id=ports[0].function_id,
         )
-        return fpga.device(self.name, usable, region)
+        return pci.region_device(self.name, usable, region)
 
     def _away(self, usable: UsableFunction) -> Device | RejectedDevice:
         """Handle a function whose region the host cannot read now."""
         if is_vfio_driver(usable.function.driver) and not usable.tags.prebound:
             # Only leased functions are candidates on a VFIO driver. Without a recorded
             # region, a guest holds it, and the lease was made later.
-            return fpga.device(self.name, usable, None)
+            return pci.region_device(self.name, usable, None)
         return _unseen(usable)
 
 
@@ -108,6 +101,6 @@ def _unseen(usable: UsableFunction) -> RejectedDevice:
     """Reject a function with unknown contents, so that no other plugin offers it."""
     driver, parent = usable.function.driver, usable.parent.address
     detail = f"bound to {driver}" if driver else "it has no driver"
-    if driver == DRIVER:
+    if driver == DFL_DRIVER:
         detail = f"there is no FPGA Management Engine at {parent}"
     return RejectedDevice(usable.function.address, RejectReason.UNSEEN_REGION, detail)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import os_traits
 
-from os_acc.plugins import base
+from os_acc.plugins import base, pci
 
 # VGPU is Nova's own: Nova creates a mediated device for each allocation of it.
 _RESOURCE_CLASS = "CUSTOM_ACCELERATOR_MDEV"
@@ -43,6 +43,5 @@ class MdevPlugin(base.PluginBase):
 def _traits(offered: base.OfferedType) -> frozenset[str]:
     named = {str(os_traits.normalize_name(f"MDEV_{offered.type.name}"))}
     if offered.parent is not None:
-        identity = offered.parent.identity
-        named.add(f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}")
+        named.add(pci.id_trait(offered.parent.identity))
     return frozenset(named)

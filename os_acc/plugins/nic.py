@@ -15,9 +15,8 @@ from typing import ClassVar, Final
 
 import os_traits
 
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device
-from os_acc.plugins import base, families, pci
+from os_acc.objects.device import Device, MatchedFunction, UsableFunction
+from os_acc.plugins import base, pci
 
 # PCI Code and ID Assignment Specification: network controllers.
 _NETWORK: Final = 0x02
@@ -46,7 +45,7 @@ def _is_network(each: UsableFunction | MatchedFunction) -> bool:
     if each.function.class_code >> 16 != _NETWORK:
         return False
     # Some vendors' FPGAs show themselves as network controllers.
-    return families.family_of(each.function).kind == "NIC"
+    return pci.family_of(each.function).kind == "NIC"
 
 
 @functools.lru_cache

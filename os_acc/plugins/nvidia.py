@@ -3,7 +3,7 @@
 """NVIDIA's vGPUs on virtual functions, from Linux 6.8 on.
 
 A VF stays on NVIDIA's driver and becomes a vGPU of the type that ``device_spec`` gives
-it (``vgpu_type``). See :mod:`os_acc.host.vgpu` for the attributes. A card of an earlier
+it (``vgpu_type``). See :mod:`os_acc.host.mdev` for the attributes. A card of an earlier
 generation has mediated devices instead: sysfs decides.
 """
 
@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
-from os_acc.host import vgpu
-from os_acc.objects.vfio_driver import NVIDIA
-from os_acc.plugins import base
+from os_acc.host import mdev
+from os_acc.objects.drivers import NVIDIA
+from os_acc.plugins import base, pci
 from os_acc.privsep import vgpu as steps_of_vgpu
 
 # VGPU is Nova's own, for mediated devices.
@@ -67,7 +67,7 @@ class NvidiaPlugin(base.PluginBase):
         address = usable.function.address
         try:
             # A VF that is a vGPU already is leased: the library rejects the others.
-            if vgpu.current_type(self.root, address) or kind in vgpu.creatable_types(
+            if mdev.vgpu_type(self.root, address) or kind in mdev.creatable_vgpu_types(
                 self.root, address
             ):
                 return usable.handle()
@@ -109,8 +109,8 @@ class NvidiaPlugin(base.PluginBase):
         if not isinstance(address, base.PciAddress):
             return True
         try:
-            is_vgpu = vgpu.current_type(self.root, address) != 0
-            creatable = vgpu.creatable_types(self.root, address)
+            is_vgpu = mdev.vgpu_type(self.root, address) != 0
+            creatable = mdev.creatable_vgpu_types(self.root, address)
         except base.HostStepFailed:
             return True
         return is_vgpu or handle.vgpu_type in creatable
@@ -139,11 +139,8 @@ class NvidiaPlugin(base.PluginBase):
 
 
 def _offer(each: base.UsableFunction | base.MatchedFunction) -> _Offer:
-    identity, tags = each.function.identity, each.tags
-    own = {
-        f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}",
-        f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}",
-    }
+    tags = each.tags
+    own = {pci.id_trait(each.function.identity), f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}"}
     return (
         each.parent.address,
         tags.vgpu_type,

@@ -1,16 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Any PCI function or VF; the providers of cards, as ``nic`` and ``qat`` have them."""
+"""Any PCI function or VF, and the providers of cards that the other plugins share.
+
+PCI ids and class codes identify a family of devices. They are compared as numbers,
+never as the text of a database of names, which some hosts do not have and which names
+no new card.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device, Erasure
-from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.plugins import base, families
+from os_acc import exception
+from os_acc.objects import qat
+from os_acc.objects.device import (
+    Device,
+    Erasure,
+    MatchedFunction,
+    RejectedDevice,
+    RejectReason,
+    UsableFunction,
+)
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.region import Region
+from os_acc.plugins import base
+
+_INTEL: Final = 0x8086
+_INSPUR: Final = 0x1BD4
+_HUAWEI: Final = 0x19E5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Family:
+    """A family of devices.
+
+    :ivar kind: the type in the resource class ``CUSTOM_ACCELERATOR_<type>``.
+    :ivar traits: those of the family, beside that of the device's ids.
+    :ivar keeps_data: a reset does not erase the data that a guest has written.
+    """
+
+    kind: str
+    traits: frozenset[str] = frozenset()
+    keeps_data: bool = False
+
+
+_FPGA: Final = Family("FPGA")
+_FPGA_STORAGE: Final = Family("FPGA", keeps_data=True)
+_QAT: Final = Family("QAT")
+#: High precision time synchronisation, a family of Cyborg's first specification.
+_HPTS: Final = Family("HPTS", frozenset({"CUSTOM_HPTS"}))
+_ANY: Final = Family("PCI")
+
+
+def _ascend(model: str) -> Family:
+    return Family("AICHIP", frozenset({"CUSTOM_ASCEND", f"CUSTOM_ASCEND_{model}"}))
+
+
+#: By vendor and product.
+BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
+    {
+        # Intel's cards for its FPGAs (drivers/fpga/dfl-pci.c).
+        **dict.fromkeys(
+            (
+                (_INTEL, product)
+                for product in (0x09C4, 0x09C5, 0x0B30, 0x0B31, 0xBCCE, 0xBCCF)
+            ),
+            _FPGA,
+        ),
+        **dict.fromkeys(qat.IDS, _QAT),
+        # PFs and VFs of one id, as Huawei's driver package lists them.
+        (_HUAWEI, 0xD100): _ascend("310"),
+        (_HUAWEI, 0xD500): _ascend("310P"),
+        (_HUAWEI, 0xD801): _ascend("910"),
+        (_HUAWEI, 0xD802): _ascend("910B"),
+        (_HUAWEI, 0xD803): _ascend("910C"),
+        # Time cards (drivers/ptp/ptp_ocp.c): Meta, Celestica, Orolia, Adva.
+        (0x1D9B, 0x0400): _HPTS,
+        (0x18D4, 0x1008): _HPTS,
+        (0x1AD7, 0xA000): _HPTS,
+        (0xAD5A, 0x0400): _HPTS,
+    }
+)
+# By vendor, base class and sub class, as in the PCI Code and ID Assignment
+# Specification; None: any.
+_BY_CLASS: Final[Mapping[tuple[int | None, int | None, int | None], Family]] = (
+    MappingProxyType(
+        {
+            # The accelerators of these vendors are FPGAs under any class code. As
+            # storage they keep data all the same.
+            **{
+                (vendor, *code): family
+                for vendor in (0x10EE, 0x1172)
+                for code, family in (
+                    ((None, None), _FPGA),
+                    ((0x01, None), _FPGA_STORAGE),
+                    ((0x05, 0x01), _FPGA_STORAGE),
+                    ((0x05, 0x02), _FPGA_STORAGE),
+                )
+            },
+            # Inspur's FPGAs and disks differ by class alone. The traits are Cyborg's.
+            (_INSPUR, 0x12, None): Family("FPGA", frozenset({"CUSTOM_FPGA_INSPUR"})),
+            (_INSPUR, 0x01, 0x08): Family(
+                "SSD", frozenset({"CUSTOM_SSD_INSPUR"}), keeps_data=True
+            ),
+            (None, 0x01, 0x08): Family("SSD", keeps_data=True),
+            # Mass storage of other interfaces: the disks behind it, or its own.
+            (None, 0x01, None): Family("PCI", keeps_data=True),
+            (None, 0x02, None): Family("NIC"),
+            (None, 0x03, None): Family("GPU"),
+            # Flash memory keeps its contents without power, and a function level reset
+            # leaves CXL.mem as it is (Compute Express Link Specification, section 9.5).
+            (None, 0x05, 0x01): Family("PCI", keeps_data=True),
+            (None, 0x05, 0x02): Family("PCI", keeps_data=True),
+            # Communications synchronization plus time and frequency test/measurement.
+            (None, 0x11, 0x10): _HPTS,
+            (None, 0x12, None): Family("AICHIP"),
+        }
+    )
+)
+
+
+def family_of(function: PciFunction) -> Family:
+    """Return the family of a function; ``PCI`` if no row of the tables fits."""
+    vendor, product = function.identity.vendor, function.identity.product
+    if (known := BY_ID.get((vendor, product))) is not None:
+        return known
+    base_class, sub_class = function.class_code >> 16, function.class_code >> 8 & 0xFF
+    for key in (
+        (vendor, base_class, sub_class),
+        (vendor, base_class, None),
+        (vendor, None, None),
+        (None, base_class, sub_class),
+        (None, base_class, None),
+    ):
+        if key in _BY_CLASS:
+            return _BY_CLASS[key]
+    return _ANY
+
+
+def id_trait(identity: PciIdentity) -> str:
+    """Return the trait of a function's vendor and product."""
+    return f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
 
 
 class PciPlugin(base.PluginBase):
@@ -52,10 +185,8 @@ def offer(
 
     :param traits: further ones.
     """
-    family = families.family_of(function.function)
-    identity = function.function.identity
-    by_id = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
-    tags = function.tags
+    family, tags = family_of(function.function), function.tags
+    by_id = id_trait(function.function.identity)
     return Offer(
         tags.resource_class or f"CUSTOM_ACCELERATOR_{family.kind}",
         tuple(sorted({by_id} | tags.traits | family.traits | traits)),
@@ -169,3 +300,42 @@ def _origin(
     if len(matched) <= 1 or (is_first and card.address in recorded):
         return card
     return own
+
+
+def region_device(
+    plugin_name: str, usable: UsableFunction, region: Region | None
+) -> Device:
+    """Return the device of an FPGA's region with one function.
+
+    :param region: None: the type and contents of the region are unknown.
+    """
+    function, tags = usable.function, usable.tags
+    return Device(
+        plugin=plugin_name,
+        address=function.address,
+        identity=function.identity,
+        resource_class=tags.resource_class or f"CUSTOM_ACCELERATOR_{_FPGA.kind}",
+        traits=tags.traits | {id_trait(function.identity)},
+        handles=(usable.handle(),),
+        numa_node=function.numa_node,
+        region=region,
+        # Of the function: the region keeps its own until it is programmed again.
+        erasure=Erasure.RESET,
+    )
+
+
+def unreadable(
+    usable: UsableFunction, error: exception.HostStepFailed
+) -> RejectedDevice:
+    """Return the rejection of a single unreadable card.
+
+    If the error left the plugin, a plugin without regions could give its cards to
+    guests, and their contents to the next guest.
+
+    :raises HostStepFailed: descriptors or memory ran out.
+    """
+    if exception.is_exhaustion(error):
+        raise error
+    return RejectedDevice(
+        usable.function.address, RejectReason.UNREADABLE, error.message
+    )

@@ -10,31 +10,20 @@ the services are unknown, and there are no traits for them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from os_acc import exception
-from os_acc.host import qat as host_qat
+from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, MatchedFunction, UsableFunction, with_faults
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base, pci
 from os_acc.privsep import qat as privileged
 
-_UP: Final = "up"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Pf:
-    """The properties that the VFs of a PF have in common.
-
-    :ivar fault: the fault of all VFs; '' for none.
-    """
-
-    traits: frozenset[str] = frozenset()
-    fault: str = ""
+_UP: Final = (None, "", "up")
+_NO_TRAITS: Final = frozenset[str]()
 
 
 class QatPlugin(base.PluginBase):
@@ -45,58 +34,48 @@ class QatPlugin(base.PluginBase):
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         usable = [each for each in candidates.usable if _is_qat(each)]
-        pfs = self._pfs(usable)
+        # An entire PF that a guest gets is configured by the guest's driver.
+        vfs = [e for e in usable if e.parent.address != e.function.address]
+        pfs = {
+            address: self._read(address) for address in {e.parent.address for e in vfs}
+        }
 
         def offer_of(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
             if not _is_qat(each):
                 return None
-            return pci.offer(each, pfs.get(each.parent.address, _Pf()).traits)
+            found = pfs.get(each.parent.address)
+            return pci.offer(each, found[0] if found else _NO_TRAITS)
 
-        faults = {pf: found.fault for pf, found in pfs.items() if found.fault}
-        of_functions: dict[DeviceAddress, str] = {
-            each.function.address: faults[each.parent.address]
-            for each in (usable if faults else ())
-            if each.parent.address in faults
+        faults: dict[DeviceAddress, str] = {
+            each.function.address: fault
+            for each in vfs
+            if (fault := pfs[each.parent.address][1])
         }
-        for device in pci.devices(self.name, candidates, usable, offer_of):
-            yield _with_faults(device, of_functions) if faults else device
+        devices = pci.devices(self.name, candidates, usable, offer_of)
+        if not faults:
+            return devices
+        return [
+            dataclasses.replace(each, handles=with_faults(each.handles, faults))
+            for each in devices
+        ]
 
-    def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
-        """Read each PF with VFs once.
-
-        An entire PF that a guest gets is configured by the guest's driver.
-        """
-        pfs: dict[PciAddress, _Pf] = {}
-        last: PciFunction | None = None
-        for each in usable:
-            if each.parent is not last:
-                last = each.parent
-                if last.address != each.function.address:
-                    pfs[last.address] = self._read(last.address)
-        return pfs
-
-    def _read(self, pf: PciAddress) -> _Pf:
+    def _read(self, pf: PciAddress) -> tuple[frozenset[str], str]:
+        """Return the traits of a PF's services, and the fault of all its VFs or ''."""
         try:
-            found = host_qat.read_state(self.root, pf)
+            state = read_text(function_path(self.root, pf, qat.STATE))
+            services = read_text(function_path(self.root, pf, qat.SERVICES))
         except exception.HostStepFailed as error:
             if exception.is_exhaustion(error):
                 raise
-            return _Pf(fault=f"its PF is out of order: {error.message}")
-        names = (each.name for each in found.known_services)
+            return frozenset(), f"its PF is out of order: {error.message}"
+        # A later kernel may have more services.
+        parts = (services or "").split(";")
+        names = (each.name for each in qat.QatService if each in parts)
         traits = frozenset(f"CUSTOM_QAT_{name}" for name in names)
-        if found.state in ("", _UP):
-            return _Pf(traits)
-        return _Pf(traits, f"its PF {pf} is {found.state} (qat/state)")
+        fault = f"its PF {pf} is {state} (qat/state)" if state not in _UP else ""
+        return traits, fault
 
 
 def _is_qat(each: UsableFunction | MatchedFunction) -> bool:
     identity = each.function.identity
     return (identity.vendor, identity.product) in qat.IDS
-
-
-def _with_faults(device: Device, faults: Mapping[DeviceAddress, str]) -> Device:
-    handles = tuple(
-        dataclasses.replace(each, fault=faults.get(each.address, ""))
-        for each in device.handles
-    )
-    return dataclasses.replace(device, handles=handles)

@@ -10,24 +10,21 @@ Platforms". The management function can write the card's flash.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.shared_options import XRT_TOOLS
+from os_acc.bitstreams.options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.pci import read_function
-from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.image import Bitstream, ImageFormat
+from os_acc.objects.bitstream import Bitstream, ImageFormat
+from os_acc.objects.device import Device, RejectedDevice, RejectReason, UsableFunction
+from os_acc.objects.drivers import XRT_USER_DRIVER, XRT_VENDOR
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.objects.xrt import USER_DRIVER, VENDOR
-from os_acc.plugins import base, fpga
-
-_Found: TypeAlias = Iterator[Device | RejectedDevice]
+from os_acc.plugins import base, pci
 
 
 class XrtPlugin(base.PluginBase):
@@ -39,23 +36,22 @@ class XrtPlugin(base.PluginBase):
     def discover(
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
-        """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
         for usable in candidates.usable:
-            if usable.function.identity.vendor == VENDOR:
-                recorded = candidates.leased_regions.get(usable.function.address)
-                try:
-                    yield from self._function(usable, recorded)
-                except exception.HostStepFailed as error:
-                    if exception.is_exhaustion(error):
-                        raise
-                    yield fpga.unreadable(usable, error)
+            if usable.function.identity.vendor != XRT_VENDOR:
+                continue
+            recorded = candidates.leased_regions.get(usable.function.address)
+            try:
+                found = self._device(usable, recorded)
+            except exception.HostStepFailed as error:
+                found = pci.unreadable(usable, error)
+            if found is not None:
+                yield found
 
     def read_region(self, region: Region) -> Region | None:
-        """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
         card = xrt.read_management(self.root, region.card)
         place = dataclasses.replace(region.card, function=region.number)
         user = read_function(self.root, place)
-        if card is None or user is None or user.driver != USER_DRIVER:
+        if card is None or user is None or user.driver != XRT_USER_DRIVER:
             return None
         return dataclasses.replace(
             region,
@@ -67,7 +63,6 @@ class XrtPlugin(base.PluginBase):
     def program(
         self, region: Region, bitstream: Bitstream, steps: base.ProgrammingSteps
     ) -> None:
-        """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:
             raise exception.ImageUnusable(
                 f"image {bitstream.image} is not an xclbin, the only format that "
@@ -76,29 +71,25 @@ class XrtPlugin(base.PluginBase):
             )
         steps.load_xclbin(region, bitstream)
 
-    def _function(self, usable: UsableFunction, recorded: Region | None) -> _Found:
-        function = usable.function
-        management = _management_among(self.root, usable)
-        if management == function.address:
-            yield RejectedDevice(management, RejectReason.MANAGEMENT)
-        elif management is not None:
-            yield RejectedDevice(
-                function.address,
-                RejectReason.NOT_ISOLATED,
-                f"the management function {management} is in it",
-            )
-        elif recorded is not None and recorded.card.same_slot(function.address):
-            yield fpga.device(self.name, usable, recorded)
-        elif function.driver == USER_DRIVER:
-            yield self._user(usable)
-
-    def _user(self, usable: UsableFunction) -> Device | RejectedDevice:
+    def _device(
+        self, usable: UsableFunction, recorded: Region | None
+    ) -> Device | RejectedDevice | None:
         address = usable.function.address
+        management = _management_among(self.root, usable)
+        if management == address:
+            return RejectedDevice(address, RejectReason.MANAGEMENT)
+        if management is not None:
+            detail = f"the management function {management} is in it"
+            return RejectedDevice(address, RejectReason.NOT_ISOLATED, detail)
+        if recorded is not None and recorded.card.same_slot(address):
+            return pci.region_device(self.name, usable, recorded)
+        if usable.function.driver != XRT_USER_DRIVER:
+            return None
         card = xrt.management_of(self.root, usable.function)
         if card is None:
             # Its management function belongs to an outer host, or has no driver: the
             # guest uses the contents as they are.
-            return fpga.device(self.name, usable, None)
+            return pci.region_device(self.name, usable, None)
         if card.interface_id is None:
             return RejectedDevice(address, RejectReason.NO_INTERFACE, card.why)
         region = Region(
@@ -108,7 +99,7 @@ class XrtPlugin(base.PluginBase):
             interface_id=card.interface_id,
             function_id=xrt.read_xclbin(self.root, address),
         )
-        return fpga.device(self.name, usable, region)
+        return pci.region_device(self.name, usable, region)
 
 
 def _management_among(root: str, usable: UsableFunction) -> PciAddress | None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, TypeVarTuple
 
 from oslo_config import cfg
-from oslo_privsep import capabilities, comm, daemon, priv_context
+from oslo_privsep import capabilities, daemon, priv_context
 
 from os_acc import deadlines
-from os_acc.privsep import confinement
+from os_acc.privsep import root_process as root_process
 from os_acc.privsep.step import HealthReading as HealthReading
 from os_acc.privsep.step import Parameters
 from os_acc.privsep.step import Step as Step
@@ -112,8 +112,7 @@ class Context(priv_context.PrivContext):
 
         parameters = Parameters.of(function)
         serve = steps.entry_point(function, parameters, of_parent=of_parent)
-        name = f"{function.__module__}.{function.__name__}"
-        return Step(self, name, function, parameters, self.entrypoint(serve))
+        return Step(self, function, parameters, self.entrypoint(serve))
 
     def health_step(
         self, function: Callable[[StepTarget, *_Ts], HealthReading]
@@ -133,8 +132,7 @@ class Context(priv_context.PrivContext):
 
         parameters = Parameters.of(function)
         entry = self.entrypoint(steps.health_entry_point(function, parameters))
-        name = f"{function.__module__}.{function.__name__}"
-        return Step(self, name, function, parameters, entry, is_health=True)
+        return Step(self, function, parameters, entry, is_health=True)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:
         """Return whether a helper of this context may call a function or a step."""
@@ -175,44 +173,6 @@ def contexts() -> tuple[Context, ...]:
     return tuple(_contexts)
 
 
-class Daemon(daemon.Daemon):
-    """The daemon of a context; it confines itself for a :class:`Context`."""
-
-    def __init__(
-        self, channel: comm.ServerChannel, context: priv_context.PrivContext
-    ) -> None:
-        super().__init__(channel, context)
-        self._keep = frozenset(self.caps)
-        self._unknown = self._keep - capabilities.CAPS_BYVALUE.keys()
-        if isinstance(context, Context):
-            # The configuration may remove capabilities, never add any.
-            self._keep &= context.keep
-            self.caps = set(self._keep)
-            if confinement.may_lock():
-                # Needed until the bounding set is reduced.
-                self.caps.add(capabilities.CAP_SETPCAP)
-
-    def run(self) -> None:
-        if isinstance(self.context, Context):
-            if self._unknown:
-                raise daemon.FailedToDropPrivileges(
-                    f"there are no capabilities {sorted(self._unknown)}"
-                )
-            confinement.clean_environment()
-            confinement.preload(self.context.preload)
-        super().run()
-
-    def loop(self) -> None:
-        if isinstance(self.context, Context):
-            confinement.lock(self._keep)
-            confinement.load_no_more()
-        super().loop()
-
-
-# oslo.privsep instantiates its own class and offers no hook for another one.
-# Contexts of other projects are served as before.
-daemon.Daemon = Daemon  # type: ignore[misc]
-
 #: Binds, unbinds, creates VFs and mediated devices, resets: uid 0 owns the files, so
 #: that no capability is needed (drivers/pci/pci-sysfs.c checks none for these).
 base = Context(
@@ -224,7 +184,6 @@ base = Context(
         "os_acc.privsep.fpga",
         "os_acc.privsep.mdev",
         "os_acc.privsep.qat",
-        "os_acc.privsep.several",
         "os_acc.privsep.sriov",
         "os_acc.privsep.vgpu",
     ],

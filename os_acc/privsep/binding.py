@@ -14,69 +14,33 @@ import contextlib
 import dataclasses
 import errno
 import os
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from os_acc import privsep
-from os_acc.objects.dfl import DRIVER
-from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc import deadlines, privsep
+from os_acc.objects.drivers import DFL_DRIVER, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import (
-    dfl,
-    disks,
+    fpga,
     functions,
     kernel,
+    permissions,
     record,
     request,
-    rootconf,
-    worker,
+)
+from os_acc.privsep.claims import (
+    Answers,
+    TakeRequest,
+    check_claims,
+    guarded,
+    lease_of,
+    record_target,
+    run,
+    sound_record_of,
 )
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
-from os_acc.privsep.request import BindTarget, entrypoint
-from os_acc.privsep.targets import check_claims, guarded, is_allowed, is_denied
-
-Answers = tuple[CallResult, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GroupRequest(request.Request):
-    """Functions of one IOMMU group.
-
-    :ivar targets: for each function its address and identity, and what the call does
-        with it.
-    :ivar epoch: number of the store's transaction that authorizes the call.
-    :ivar milliseconds: the time limit of the call.
-    """
-
-    group: request.Group
-    targets: request.Targets
-    epoch: request.Epoch
-    milliseconds: request.Milliseconds
-
-    def validate(self) -> None:
-        """Check that there is a function."""
-        request.require(bool(self.targets))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TakeRequest(GroupRequest):
-    """Functions that a lease takes.
-
-    The driver of a target is a variant of vfio-pci, or the present one; '' stands for
-    vfio-pci.
-
-    :ivar lease: canonical UUID.
-    :ivar eraser: the plugin that has to erase them afterwards; '' for none.
-    :ivar releaser: the plugin that has to release them afterwards; '' for none.
-    :ivar node: the compute node whose lease it is; '' if unknown.
-    """
-
-    targets: Annotated[tuple[BindTarget, ...], request.targets(2, 3, 5)]
-    lease: request.Uuid
-    eraser: request.Name = ""
-    releaser: request.Name = ""
-    node: request.Text = ""
+from os_acc.privsep.request import BindTarget, GroupRequest, entrypoint
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,36 +60,6 @@ class GiveBackRequest(GroupRequest):
     releaser: request.Name = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReserveRequest(GroupRequest):
-    """Functions to be recorded for a lease; see :class:`TakeRequest`.
-
-    :ivar instead_of: the lease whose records this lease takes over, with their driver
-        and override. :data:`.record.UNREADABLE`: take over damaged records. '': none.
-    """
-
-    lease: request.Uuid
-    use: Annotated[FunctionUse, request.of_kind(FunctionUse)]
-    instead_of: Annotated[str, request.that(record.is_lease)]
-    eraser: request.Name = ""
-    releaser: request.Name = ""
-    node: request.Text = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ForgetRequest(request.Request):
-    """Functions whose records of a lease are removed."""
-
-    addresses: request.Addresses
-    epoch: request.Epoch
-    milliseconds: request.Milliseconds
-    lease: request.Uuid
-
-    def validate(self) -> None:
-        """Check that each function is named once."""
-        request.require(len(set(self.addresses)) == len(self.addresses))
-
-
 @entrypoint(privsep.base, TakeRequest, for_each=True)
 def take(call: TakeRequest) -> Answers:
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
@@ -140,7 +74,7 @@ def take(call: TakeRequest) -> Answers:
     """
     # The worker's child opens the disks, and ends with the call.
     with contextlib.ExitStack() as claims:
-        return _run(call, partial(_take, call), partial(_check_take, call, claims))
+        return run(call, partial(_take, call), partial(_check_take, call, claims))
 
 
 @entrypoint(privsep.base, GiveBackRequest, for_each=True)
@@ -156,90 +90,72 @@ def give_back(call: GiveBackRequest) -> Answers:
     function without a record then goes to the driver that the kernel chooses, if it is
     on a guest's driver or on none, and the configuration names it.
     """
-    return _run(call, partial(_give_back, call))
+    return run(call, partial(_give_back, call))
 
 
-@entrypoint(privsep.base, ReserveRequest, for_each=True)
-def reserve(call: ReserveRequest) -> Answers:
-    """Record functions for a lease without changing their binding.
+_SEVERAL: Final[Mapping[str, tuple[type[GroupRequest], Callable[..., Any]]]] = {
+    "take": (TakeRequest, take),
+    "give_back": (GiveBackRequest, give_back),
+}
+_name = request.that(lambda name: type(name) is str and name in _SEVERAL)
 
-    If a record names another lease, none is changed.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SeveralRequest(request.Request):
+    """Calls of :func:`.take` or :func:`.give_back`, one for each lease.
+
+    :ivar name: of the function.
+    :ivar calls: the values of each call.
     """
-    return _run(call, partial(_reserve, call))
+
+    name: Annotated[str, _name]
+    calls: Annotated[tuple[request.Values, ...], request.each(request.values)]
+
+    def validate(self) -> None:
+        """Check all calls before the first one runs."""
+        kind, _ = _SEVERAL[self.name]
+        request.require(bool(self.calls))
+        for values in self.calls:
+            try:
+                kind.parse(values)
+            except TypeError as error:
+                raise request.Malformed from error
 
 
-@entrypoint(privsep.base, ForgetRequest, for_each=True)
-def forget(call: ForgetRequest) -> Answers:
-    """Remove the records of a lease that no longer uses its functions.
-
-    A function that its driver still offers to a guest is refused: :func:`give_back`
-    removes that record. A function without a record, or with a record of another lease,
-    stays unchanged.
-    """
-    # Lock no others: a caller may name any address.
-    recorded = [
-        each
-        for each in call.addresses
-        if record.exists(each)
-        or (record.copies_of(each, call.lease) and functions.exists(each))
-    ]
-    for each in set(call.addresses).difference(recorded):
-        # Of a device that has left the host, and has no lock.
-        record.remove_copies(each, call.lease)
-    found: dict[PciAddress, CallResult] = {}
-    if recorded:
-        answers = worker.run(
-            recorded,
-            call.epoch,
-            call.milliseconds / 1000,
-            lambda index: _forget(recorded[index], call.lease),
-        )
-        found = dict(zip(recorded, answers, strict=True))
-    return tuple(found.get(each, OK) for each in call.addresses)
-
-
-def _run(
-    call: GroupRequest, job: worker.Job, check: worker.Job | None = None
-) -> Answers:
-    # None is changed if another one of the call is missing.
-    addresses = [target.address for target in call.targets]
-    missing = [not functions.exists(address) for address in addresses]
-    if any(missing):
-        gone = functions.gone().result
-        return tuple(
-            gone if each else CallResult(Outcome.UNREACHED) for each in missing
-        )
-    return worker.run(addresses, call.epoch, call.milliseconds / 1000, job, check=check)
+@entrypoint(privsep.base, SeveralRequest, for_each=True)
+def several(call: SeveralRequest) -> tuple[Answers, ...]:
+    """Call an entry point for several leases at once, and return its answers."""
+    _, function = _SEVERAL[call.name]
+    return tuple(deadlines.side_by_side(call.calls, lambda values: function(*values)))
 
 
 def _check_take(
     call: TakeRequest, claims: contextlib.ExitStack, index: int
 ) -> CallResult:
-    """Check that a function can be taken, before the first one is changed.
-
-    :param claims: keeps the disks of the functions open.
-    """
+    """Check a function before the first one is changed; keep its disks open."""
     target = call.targets[index]
     if index == 0:
         check_claims(call.targets, call.lease)
     with guarded(target, call.group):
         address, driver = target.address, _requested(target)
         found = functions.driver(address)
-        own = record.lease_of(address, target.identity, call.lease)
+        own = lease_of(address, target.identity, call.lease)
         # A function that is already taken stays so after leaving device_spec.
         if found == driver and own == call.lease:
             return OK
-        if is_denied(target, call.targets) or not _is_named_driver(call, target):
-            raise rootconf.denied()
+        root = permissions.last_read()
+        is_denied = root.denies_lease(address, call.addresses)
+        if is_denied or not _is_named_driver(call, target):
+            raise permissions.denied()
         # Also of a function on its driver: the kernel has no lock against new ones.
         functions.check_undivided(address)
         if found == driver:
             return OK
         _check_vfio(driver, found)
-        dfl.check_closed(address)
+        fpga.check_closed(address)
         if not os.path.isdir(kernel.current.path("sys/bus/pci/drivers", driver)):
             raise CallRefused(Outcome.REFUSED, errno.ENODEV, "driver", found)
-        claims.enter_context(disks.claimed(functions.directory(address)))
+        claims.enter_context(functions.claimed_disks(functions.directory(address)))
     return OK
 
 
@@ -252,7 +168,7 @@ def _take(call: TakeRequest, index: int) -> CallResult:
             _check_vfio(driver, found)
             # Once more: the functions before this one may have taken long to unbind.
             functions.check_undivided(address)
-        _record(call, target, FunctionUse.GUEST)
+        record_target(call, target, FunctionUse.GUEST)
         if found != driver:
             functions.rebind(address, driver)
             functions.check_driver(address, driver, driver)
@@ -284,7 +200,7 @@ def _is_named_driver(call: TakeRequest, target: BindTarget) -> bool:
 
     A function beside the one that a guest gets is on vfio-pci.
     """
-    root, driver = rootconf.last_read(), _requested(target)
+    root, driver = permissions.last_read(), _requested(target)
     return root.names_driver(target.address, driver) or (
         driver == VFIO_PCI
         and any(
@@ -298,10 +214,7 @@ def _is_named_driver(call: TakeRequest, target: BindTarget) -> bool:
 def _give_back(call: GiveBackRequest, index: int) -> CallResult:
     target = call.targets[index]
     with guarded(target, call.group):
-        try:
-            found = record.of(target.address, target.identity, call.lease)
-        except record.RecordUnclear:
-            found = None
+        found = sound_record_of(target.address, target.identity, call.lease)
         if found is not None and found.lease != call.lease:
             return CallResult(Outcome.OK, 0, "record", found.lease)
         # A record of a guest's driver does not contain the earlier one.
@@ -310,7 +223,7 @@ def _give_back(call: GiveBackRequest, index: int) -> CallResult:
         ):
             before = found.driver, found.override
             _restore(call, BindTarget(target.address, target.identity, *before))
-        elif rootconf.last_read().is_open:
+        elif permissions.last_read().is_open:
             _restore(call, target)
         else:
             _give_to_kernel(call, target)
@@ -327,7 +240,9 @@ def _record_returned(
     if not eraser and not call.releaser:
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
-    elif found is not None or not is_denied(target, call.targets):
+    elif found is not None or not permissions.last_read().denies_lease(
+        target.address, call.addresses
+    ):
         # A record permits steps: none is made of a function that may not be taken.
         fresh = record.present(
             target.address, target.identity, call.lease, FunctionUse.HOST
@@ -346,7 +261,6 @@ def _record_returned(
 
 
 def _restore(call: GiveBackRequest, target: BindTarget) -> None:
-    """Restore the driver and the override of a target."""
     address = target.address
     # 1. No process may hold the function: a write would wait for the holder. The
     #    driver link is no evidence: a device being removed has already lost it. The
@@ -357,8 +271,8 @@ def _restore(call: GiveBackRequest, target: BindTarget) -> None:
         # 2. Leave no data for the next user. VFIO resets when the last holder
         #    closes the device, but does not report a failed reset.
         functions.reset(address)
-    if target.driver != DRIVER:
-        dfl.check_closed(address)
+    if target.driver != DFL_DRIVER:
+        fpga.check_closed(address)
     # 3. Back to the prior driver; once more, in case the first probe had no
     #    effect.
     for _attempt in range(2):
@@ -375,16 +289,13 @@ def _rebind(target: BindTarget) -> None:
         functions.rebind(target.address, target.driver)
     else:
         # It had no driver, and nothing probes it after the unbind.
-        with disks.claimed(functions.directory(target.address)):
+        with functions.claimed_disks(functions.directory(target.address)):
             functions.set_override(target.address, target.override)
             functions.unbind(target.address)
 
 
 def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
-    """Let the kernel choose the driver of a function without a record.
-
-    The record is lost or damaged.
-    """
+    """Let the kernel choose the driver of a function whose record is lost."""
     address, driver = target.address, functions.driver(target.address)
     # Checked before reading the override, which blocks while a held function is
     # being removed.
@@ -394,11 +305,11 @@ def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
         return
     is_guests = is_vfio_driver(driver)
     if (
-        not is_allowed(target, call.targets)
+        not permissions.last_read().allows_with(address, call.addresses)
         or not (is_guests or driver == "")
         or target.override
     ):
-        raise rootconf.denied(driver)
+        raise permissions.denied(driver)
     if is_guests:
         functions.reset(address)
     functions.set_override(address, "")
@@ -406,70 +317,3 @@ def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
     if target.driver:
         functions.probe(address)
     functions.check_driver(address, target.driver, "")
-
-
-def _reserve(call: ReserveRequest, index: int) -> CallResult:
-    target = call.targets[index]
-    if index == 0:
-        check_claims(call.targets, call.lease, call.instead_of)
-    with guarded(target, call.group):
-        mine = call.lease, call.instead_of
-        found = record.lease_of(target.address, target.identity, *mine)
-        if found is None and is_denied(target, call.targets):
-            raise rootconf.denied()
-        _record(call, target, call.use, call.instead_of)
-    return OK
-
-
-def _record(
-    call: TakeRequest | ReserveRequest,
-    target: BindTarget,
-    use: FunctionUse,
-    instead_of: str = "",
-) -> None:
-    own = target.address, target.identity, call.lease
-    try:
-        found = record.of(*own, instead_of)
-    except record.RecordUnclear:
-        found = None
-    if found is None:
-        found = record.present(*own, use)
-    serial = found.serial or target.serial or functions.serial(target.address)
-    # A guest's function is on its driver until it is restored: see _forget().
-    if FunctionUse.GUEST in (found.use, use):
-        use = FunctionUse.GUEST
-    first = found.first if found.lease == call.lease else found.first or found.lease
-    record.write(
-        dataclasses.replace(
-            found,
-            lease=call.lease,
-            use=use,
-            eraser=call.eraser or found.eraser,
-            releaser=call.releaser or found.releaser,
-            first=first,
-            serial=serial,
-            node=call.node or found.node,
-        )
-    )
-    if found.lease != call.lease:
-        # The serial number may have been unknown before: the copy had another name.
-        record.remove_copies(target.address, found.lease)
-
-
-def _forget(address: PciAddress, lease: str) -> CallResult:
-    try:
-        found = record.read(address)
-    except record.RecordUnclear:
-        # The record may belong to another lease: an operator decides.
-        return OK
-    if found is None or found.lease != lease:
-        record.remove_copies(address, lease)
-        return OK
-    if (
-        found.use == FunctionUse.GUEST
-        and functions.identity(address) == found.identity
-        and functions.may_be_a_guests(address, driver := functions.driver(address))
-    ):
-        raise CallRefused(Outcome.REFUSED, errno.EBUSY, "record", driver)
-    record.remove(address)
-    return OK

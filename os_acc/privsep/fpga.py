@@ -2,26 +2,35 @@
 
 """Program FPGAs and move their ports, by the kernel's DFL driver.
 
-include/uapi/linux/fpga-dfl.h, Documentation/fpga/dfl.rst. The driver checks only
-the length of its input. The card, the port, the bytes and their compatibility
-are checked here.
+include/uapi/linux/fpga-dfl.h, Documentation/fpga/dfl.rst; :mod:`os_acc.host.dfl`
+describes the layout of sysfs. The driver checks only the length of its input. The
+card, the port, the bytes and their compatibility are checked here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator
 from functools import partial
 
 from os_acc import privsep
-from os_acc.objects.dfl import DRIVER
+from os_acc.objects.drivers import (
+    DFL_DRIVER,
+    DFL_FME,
+    DFL_MANAGER,
+    DFL_PORT,
+    DFL_REGION,
+    dfl_uuid,
+)
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import dfl, functions, images, kernel, request, rootconf, worker
+from os_acc.privsep import functions, images, kernel, permissions, request, worker
 from os_acc.privsep.images import ImageRequest, Sealed
 from os_acc.privsep.outcome import (
     OK,
@@ -30,17 +39,28 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.permissions import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
 PORT_ASSIGN = 0x4004B682
-# struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size,
-# buffer_address.
+# struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size, buffer_address.
 _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # FME_CAP_NUM_PORTS has three bits (drivers/fpga/dfl.h).
 _PORT_LIMIT = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DflPortNode:
+    """A port bound to dfl-pci.
+
+    :ivar function: the card, or the VF to which the port belongs.
+    :ivar path: directory of its device in sysfs.
+    """
+
+    function: PciAddress
+    path: str
 
 
 class PortsRequest(request.CardRequest):
@@ -66,11 +86,11 @@ def program(call: ImageRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card)
-    root = rootconf.current()
+    root = permissions.current()
     root.check_allows(call.card, *functions.vfs(call.card))
     beside: list[PciAddress] = []
     with contextlib.suppress(OSError):
-        port = dfl.port(call.card, call.number)
+        port = _find_port(call.card, call.number)
         # The lock keeps the VF from being attached to a guest meanwhile.
         if port is not None and port.function != call.card:
             beside.append(port.function)
@@ -90,7 +110,28 @@ def set_ports(call: PortsRequest) -> CallResult:
     return worker.run([call.card], call.epoch, seconds, lambda _index: _move(call))[0]
 
 
-# -- programming --------------------------------------------------------------
+def check_closed(function: PciAddress) -> None:
+    """Check that no node of a function on dfl-pci is open.
+
+    dfl-pci releases a function even while its nodes are open. The kernel kills
+    a process that closes a port's node afterwards (afu_release() resets the
+    port through registers that are no longer mapped).
+
+    :raises CallRefused: IN_USE, with the name of the node.
+    """
+    if functions.driver(function) != DFL_DRIVER:
+        return
+    for device in (*_below(function, DFL_PORT), *_below(function, DFL_FME)):
+        try:
+            os.close(_open_node(device))
+        except FileNotFoundError:
+            # A missing node cannot be open.
+            continue
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            node = os.path.basename(device)
+            raise CallRefused(Outcome.IN_USE, errno.EBUSY, node) from error
 
 
 def _program(
@@ -99,7 +140,7 @@ def _program(
     _check_card(call.card, call.identity)
     root.check_allows(call.card, *functions.vfs(call.card))
     fme = _fme(call.card)
-    found = dfl.interface_id(fme)
+    found = _interface_id(fme)
     if found is None:
         raise CallRefused(Outcome.REFUSED, errno.ENOENT, "compat_id")
     if found != call.interface_id:
@@ -142,13 +183,13 @@ def _failure(error: OSError, fme: str) -> CallRefused:
     if error.errno == errno.EIO:
         # A failure to read the status must not hide the error.
         with contextlib.suppress(OSError):
-            status = dfl.status(fme)
+            status = _status(fme)
     return CallRefused(Outcome.REFUSED, error.errno or errno.EIO, "programming", status)
 
 
 def _read_back(port: str) -> CallResult:
     try:
-        found = dfl.function_id(port)
+        found = _function_id(port)
     except OSError as error:
         return CallResult(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
     if found is None:
@@ -158,8 +199,9 @@ def _read_back(port: str) -> CallResult:
 
 def _is_in_reset(port: str) -> bool:
     try:
-        dfl.function_id(port)
+        _function_id(port)
     except OSError as error:
+        # afu_id_show() in drivers/fpga/dfl-afu-main.c.
         if error.errno == errno.EBUSY:
             return True
         raise
@@ -175,32 +217,28 @@ def _revive(card: PciAddress) -> None:
     has the override to restore.
     """
     functions.check_without_vfs(card)
-    dfl.check_closed(card)
+    check_closed(card)
     override = functions.override(card)
-    functions.rebind(card, DRIVER)
-    if (found := functions.driver(card)) != DRIVER:
-        raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
+    functions.rebind(card, DFL_DRIVER)
+    functions.check_driver(card, DFL_DRIVER, DFL_DRIVER)
     functions.set_override(card, override)
-    functions.check_driver(card, DRIVER, override)
+    functions.check_driver(card, DFL_DRIVER, override)
 
 
-def _port(call: ImageRequest, locked: list[PciAddress]) -> dfl.DflPortNode:
-    port = dfl.port(call.card, call.number)
+def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
+    port = _find_port(call.card, call.number)
     # A port that has moved since its lock was chosen is not locked.
     if port is None or port.function not in locked:
         raise CallRefused(Outcome.REFUSED, errno.ENODEV, "port", str(call.number))
     return port
 
 
-# -- ports --------------------------------------------------------------------
-
-
 def _move(call: PortsRequest) -> CallResult:
     card, count = call.card, call.count
     _check_card(card, call.identity)
-    root = rootconf.last_read()
+    root = permissions.last_read()
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
-        raise rootconf.denied(count)
+        raise permissions.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:
@@ -246,22 +284,18 @@ def _move_port(fd: int, request: int, number: int) -> bool:
 
 
 def _is_hosts(card: PciAddress, number: int) -> bool:
-    port = dfl.port(card, number)
+    port = _find_port(card, number)
     return port is not None and port.function == card
-
-
-# -- both ---------------------------------------------------------------------
 
 
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
     functions.check_identity(card, identity)
-    if (driver := functions.driver(card)) != DRIVER:
+    if (driver := functions.driver(card)) != DFL_DRIVER:
         raise CallRefused(Outcome.CHANGED, 0, "driver", driver)
 
 
 def _fme(card: PciAddress) -> str:
-    fme = dfl.fme(card)
-    if fme is None:
+    if (fme := next(_below(card, DFL_FME), None)) is None:
         raise CallRefused(Outcome.REFUSED, errno.ENODEV, "fme")
     return fme
 
@@ -269,7 +303,7 @@ def _fme(card: PciAddress) -> str:
 @contextlib.contextmanager
 def _exclusive(device: str, step: str) -> Iterator[int]:
     try:
-        fd = dfl.open_node(device)
+        fd = _open_node(device)
     except OSError as error:
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
         raise CallRefused(outcome, error.errno or errno.EIO, step) from error
@@ -277,3 +311,74 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _find_port(card: PciAddress, number: int) -> DflPortNode | None:
+    for function in (card, *functions.vfs(card)):
+        for path in _below(function, DFL_PORT):
+            if _read(path, "id") == str(number):
+                return DflPortNode(function, path)
+    return None
+
+
+def _interface_id(fme: str) -> str | None:
+    """Return ``compat_id`` as canonical UUID; None if missing or ambiguous.
+
+    All regions of a card show the id of their manager (fme_region_probe()).
+    """
+    found = set()
+    for region in _class_devices(fme, DFL_REGION, "fpga_region"):
+        try:
+            found.add(dfl_uuid(_read(region, "compat_id")))
+        except FileNotFoundError:
+            found.add(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _status(fme: str) -> str:
+    """Return the FPGA manager's report on the last programming, line by line."""
+    for manager in _class_devices(fme, DFL_MANAGER, "fpga_manager"):
+        return _read(manager, "status")
+    return ""
+
+
+def _function_id(port: str) -> str | None:
+    """Return ``afu_id`` as canonical UUID; None if it is not a UUID."""
+    return dfl_uuid(_read(port, "afu_id"))
+
+
+def _open_node(device: str) -> int:
+    """Open the node of a port or FME; OSError, EBUSY: it is open elsewhere."""
+    path = kernel.current.path("dev", os.path.basename(device))
+    return kernel.current.open_exclusive(path, _read(device, "dev"))
+
+
+def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
+    path = os.path.join(functions.directory(function), "fpga_region")
+    for region in _list(path):
+        above = os.path.join(path, region)
+        yield from (
+            os.path.join(above, name)
+            for name in _list(above)
+            if pattern.fullmatch(name)
+        )
+
+
+def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
+    for name in _list(fme):
+        if pattern.fullmatch(name):
+            above = os.path.join(fme, name, kind)
+            yield from (os.path.join(above, own) for own in _list(above))
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            return []
+        raise
+
+
+def _read(directory: str, name: str) -> str:
+    return kernel.current.read(os.path.join(directory, name)).strip()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Access to a PCI function, as privileged code performs it.
+"""A PCI function, as root reads and writes it.
 
-It does not trust the caller: identity, group and driver are read again
-immediately before and after every write.
+Nothing is taken from the caller: identity, group and driver are read again immediately
+before and after every write.
 """
 
 from __future__ import annotations
@@ -12,52 +12,36 @@ import contextlib
 import errno
 import os
 import re
-from typing import Final, TypeGuard
+from collections.abc import Iterator
+from typing import Final
 
 from os_acc import exception
-from os_acc.objects import nvme, vfio_driver
+from os_acc.objects import nvme
+from os_acc.objects.drivers import NVIDIA, is_vfio_driver
 from os_acc.objects.pci import (
     BUS_RESETS,
     CHIPSET,
     PciAddress,
+    function_named,
     parse_modalias,
     part_of_device,
 )
-from os_acc.privsep import disks, kernel
+from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallRefused, Outcome
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
-# As long as the name of a provider in Placement.
-_LONGEST_TEXT = 200
 #: The step of a refusal because a process has the IOMMU group open.
 HELD: Final = "vfio"
+#: The step of a refusal because of a disk; ``observed`` is its name.
+DISK: Final = "disk"
+# With native multipath, the disk of the controller is a hidden path to another disk,
+# which is below the subsystem (drivers/nvme/host/multipath.c).
+_NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
 
-
-def is_number(value: object, limit: int) -> TypeGuard[int]:
-    """Return whether a value is an integer from 0 to the limit (and no bool)."""
-    return type(value) is int and 0 <= value <= limit
-
-
-def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
-    """Return whether a value is the five numbers of a PCI identity."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 5
-        and all(is_number(number, 0xFFFF) for number in value)
-    )
-
-
-def is_driver_name(value: object) -> bool:
-    """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
-    return (type(value) is str and value == "") or vfio_driver.is_name(value)
-
-
-def is_uuid(value: object) -> TypeGuard[str]:
-    """Return whether a value is a canonical UUID."""
-    return type(value) is str and _UUID.fullmatch(value) is not None
+# The disks that this process, a worker's child, has claimed.
+_claimed: set[str] = set()
 
 
 def directory(address: PciAddress) -> str:
@@ -66,10 +50,7 @@ def directory(address: PciAddress) -> str:
 
 
 def exists(address: PciAddress) -> bool:
-    """Return whether the function exists.
-
-    :raises OSError: the kernel gives no information.
-    """
+    """Return whether the function exists; raise OSError if that is unknown."""
     try:
         os.stat(directory(address))
     except (FileNotFoundError, NotADirectoryError):
@@ -82,15 +63,8 @@ def present() -> list[PciAddress]:
     return [
         address
         for name in sorted(os.listdir(kernel.current.path("sys/bus/pci/devices")))
-        if (address := _parse(name)) is not None
+        if (address := function_named(name)) is not None
     ]
-
-
-def _parse(name: str) -> PciAddress | None:
-    try:
-        return PciAddress.parse(name)
-    except exception.InvalidInput:
-        return None
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
@@ -123,7 +97,6 @@ def check_exists(*addresses: PciAddress) -> None:
     """Check that functions are on the bus.
 
     :raises CallRefused: GONE.
-    :raises OSError: the kernel gives no information.
     """
     if not all(map(exists, addresses)):
         raise gone()
@@ -150,9 +123,9 @@ def is_bridge(address: PciAddress) -> bool:
 
 
 def resets_with_bus(address: PciAddress) -> bool:
-    """Return whether VFIO has a function, and it is the one to reset with its bus.
+    """Return whether VFIO has a function, and resets it with its bus.
 
-    It is the first of several functions of a bus behind a bridge, all of one group, and
+    Of the functions of a bus behind a bridge, all in one group, it is the first, and
     has no other reset.
     """
     place = os.path.realpath(directory(address))
@@ -160,7 +133,7 @@ def resets_with_bus(address: PciAddress) -> bool:
     bus = name.rpartition(":")[0]
     found = sorted(each for each in os.listdir(above) if each.startswith(f"{bus}:"))
     return (
-        vfio_driver.is_vfio_driver(driver(address))
+        is_vfio_driver(driver(address))
         and found[:1] == [name] != found
         and len({group(PciAddress.parse(each)) for each in found}) == 1
         and not os.path.basename(above).startswith("pci")
@@ -178,7 +151,7 @@ def resets_alone(address: PciAddress) -> bool:
 
 
 def link(place: str, name: str) -> str:
-    """Return the name of what a link in a directory leads to; '' if there is none."""
+    """Return the name of the target of a link in a directory; '' if there is none."""
     try:
         return os.path.basename(os.readlink(os.path.join(place, name)))
     except (FileNotFoundError, NotADirectoryError):
@@ -190,33 +163,33 @@ def driver(address: PciAddress) -> str:
     return link(directory(address), "driver")
 
 
-def is_text(value: object) -> bool:
-    """Return whether a value is the name of a compute node, a serial number, or ''."""
-    return type(value) is str and len(value) <= _LONGEST_TEXT and value.isprintable()
-
-
 def may_be_a_guests(address: PciAddress, driver: str) -> bool:
     """Return whether a guest may have a function that is on this driver."""
     # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
-    if vfio_driver.is_vfio_driver(driver) or driver == vfio_driver.NVIDIA:
+    if is_vfio_driver(driver) or driver == NVIDIA:
         return True
     # A driver offers it to guests (Documentation/ABI/testing/sysfs-devices-vfio-dev).
     return os.path.isdir(os.path.join(directory(address), "vfio-dev"))
 
 
 def group(address: PciAddress) -> int | None:
-    """Return the number of the function's IOMMU group, or None."""
-    text = link(directory(address), "iommu_group")
+    """Return the number of the IOMMU group, or None."""
+    return group_of(directory(address))
+
+
+def group_of(place: str) -> int | None:
+    """Return the number of the IOMMU group of a device in sysfs, or None."""
+    text = link(place, "iommu_group")
     return int(text) if text.isdigit() else None
 
 
 def physical_function(address: PciAddress) -> PciAddress | None:
     """Return the PF of a VF; None for other functions."""
-    return _parse(link(directory(address), "physfn"))
+    return function_named(link(directory(address), "physfn"))
 
 
 def serial(address: PciAddress) -> str:
-    """Return what identifies a function in each slot; '' if it cannot be read now.
+    """Return the number that identifies a function in each slot; '' if unreadable.
 
     The nvme driver shows the serial number of a drive, Linux 6.18 the Device Serial
     Number of others; one that two cards have is none. A VF has that of its PF.
@@ -273,12 +246,9 @@ def set_override(address: PciAddress, text: str) -> None:
 
 
 def unbind(address: PciAddress) -> None:
-    """Unbind the function from its driver, if any.
-
-    :raises CallRefused: the host uses a disk of it.
-    """
+    """Unbind the function; CallRefused: the host uses a disk of it."""
     if driver(address):
-        with disks.claimed(directory(address)):
+        with claimed_disks(directory(address)):
             write(address, "driver/unbind", str(address))
 
 
@@ -290,16 +260,16 @@ def rebind(address: PciAddress, name: str) -> None:
 
     :raises CallRefused: the host uses a disk of it; nothing is changed.
     """
-    with disks.claimed(directory(address)):
+    with claimed_disks(directory(address)):
         set_override(address, name)
         unbind(address)
     probe(address)
 
 
 def vfs(address: PciAddress) -> list[PciAddress]:
-    """Return the existing VFs of a function by their links, sorted.
+    """Return the existing VFs of a function, sorted.
 
-    Reading ``sriov_numvfs`` would take the lock that a stuck write holds.
+    ``sriov_numvfs`` is not read: that takes the lock that a stuck write holds.
     """
     try:
         names = os.listdir(directory(address))
@@ -309,7 +279,7 @@ def vfs(address: PciAddress) -> list[PciAddress]:
         link(directory(address), name) for name in names if name.startswith("virtfn")
     )
     # One may be removed meanwhile.
-    return sorted(filter(None, map(_parse, links)))
+    return sorted(filter(None, map(function_named, links)))
 
 
 def mediated_devices(address: PciAddress) -> list[str]:
@@ -348,10 +318,7 @@ def check_undivided(address: PciAddress) -> None:
 
 
 def check_without_vfs(address: PciAddress) -> None:
-    """Check that a function has no VFs, which would lose their PF.
-
-    :raises CallRefused: REFUSED, EBUSY.
-    """
+    """Raise CallRefused, EBUSY, if a function has VFs, which would lose their PF."""
     if count := len(vfs(address)):
         raise CallRefused(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(count))
 
@@ -367,20 +334,14 @@ def write(address: PciAddress, attribute: str, text: str) -> None:
 
 
 def check(address: PciAddress, attribute: str, text: str) -> None:
-    """Check what an attribute shows after a write.
-
-    :raises CallRefused: it shows another text.
-    """
+    """Raise CallRefused, NO_EFFECT, unless an attribute shows this text."""
     observed = read(address, attribute)
     if observed != text:
         raise CallRefused(Outcome.NO_EFFECT, 0, attribute, observed)
 
 
 def check_driver(address: PciAddress, name: str, override_text: str) -> None:
-    """Check that a function has this driver and this override now.
-
-    :raises CallRefused: it has another one.
-    """
+    """Raise CallRefused, NO_EFFECT, unless a function has this driver and override."""
     if (found := driver(address)) != name:
         raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
     if (found := override(address)) != override_text:
@@ -395,11 +356,14 @@ def probe(address: PciAddress) -> None:
     kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))
 
 
-def check_unheld(group_number: int) -> None:
+def check_unheld(group_number: int | None) -> None:
     """Check that no process has an IOMMU group open: a write would wait for it.
 
+    :param group_number: None: the function has no group, and VFIO cannot have it.
     :raises CallRefused: IN_USE, or UNSURE.
     """
+    if group_number is None:
+        return
     error = kernel.current.probe_vfio_group(group_number)
     if error not in (0, errno.ENOENT):
         is_held = error == errno.EBUSY
@@ -431,11 +395,55 @@ def reset(address: PciAddress) -> None:
 
 
 def reset_bus(address: PciAddress) -> None:
-    """Reset a function and the others of its bus, which VFIO has.
-
-    :raises OSError: they are not reset.
-    """
+    """Reset a function and the others of its bus; OSError: they are not reset."""
     try:
         kernel.current.hot_reset(group(address) or 0, str(address))
     except OSError as error:
         raise OSError(error.errno, error.strerror, "reset of its bus") from error
+
+
+@contextlib.contextmanager
+def claimed_disks(place: str) -> Iterator[None]:
+    """Keep the disks below a directory of sysfs open exclusively.
+
+    A client inside the kernel, as the journal of a file system or ZFS, leaves no trace
+    in sysfs or procfs. It has opened the disk or a partition exclusively, so that no
+    other exclusive open of the disk succeeds (bd_prepare_to_claim() in block/bdev.c).
+    An open for reading makes udev look at nothing when it is closed.
+
+    :raises CallRefused: IN_USE: a disk is in use; UNSURE: it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, number in sorted(disks_below(place).items()):
+            if name in _claimed:
+                continue
+            try:
+                node = kernel.current.path("dev", name)
+                # O_NONBLOCK: also a drive without a medium.
+                flags = os.O_RDONLY | os.O_NONBLOCK
+                stack.callback(os.close, kernel.current.open_disk(node, number, flags))
+            except OSError as error:
+                raise disk_in_use(name, error) from error
+            stack.callback(_claimed.discard, name)
+            _claimed.add(name)
+        yield
+
+
+def disk_in_use(name: str, error: OSError) -> CallRefused:
+    """Return the refusal for a disk that cannot be opened exclusively."""
+    outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.UNSURE
+    return CallRefused(outcome, error.errno or errno.EIO, DISK, name)
+
+
+def disks_below(place: str) -> dict[str, str]:
+    """Return the device numbers of the disks below a directory of sysfs, by name."""
+    found: dict[str, str] = {}
+    for path, _, files in os.walk(os.path.realpath(place)):
+        # An exclusive open of the disk covers its partitions.
+        if "partition" not in files:
+            name = _NVME_PATH.sub(r"\1\2", os.path.basename(path))
+            # It is no disk, or leaves at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                number = kernel.current.path("sys/class/block", name, "dev")
+                found[name] = kernel.current.read(number).strip()
+    return found

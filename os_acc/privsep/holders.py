@@ -8,7 +8,7 @@ devices, and also when the holder's process is gone but its memory is still pinn
 
 While a function is on a driver of the host, its holders are the processes that have a
 node of that driver open. A mapping whose descriptor is closed is not found, nor is a
-client inside the kernel: see :mod:`.disks`.
+client inside the kernel: see :func:`.functions.claimed_disks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, mdev, request
+from os_acc.privsep import functions, kernel, mdev, request
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
@@ -51,8 +51,8 @@ class MdevRequest(request.Request):
 def holders(call: HoldersRequest) -> Holders:
     """Return whether one of these functions is held, and its holders.
 
-    :returns: an outcome (ok: not held; in-use; unsure), the error number
-        behind it, and (pid, command) of the holders that were found.
+    :returns: an outcome (ok: not held; in-use; unsure), the error number behind it,
+        and (pid, command) of the holders that were found.
     """
     nodes: set[str] = set()
     try:
@@ -67,10 +67,7 @@ def holders(call: HoldersRequest) -> Holders:
 
 @request.entrypoint(privsep.inspect, MdevRequest)
 def mdev_holders(call: MdevRequest) -> Holders:
-    """Return whether a mediated device is held, and its holders.
-
-    :returns: as :func:`holders`; a missing mediated device is not held.
-    """
+    """Answer as :func:`holders`; a missing mediated device is not held."""
     try:
         nodes = set(_device_nodes(mdev.directory(call.uuid)))
         return _holders(nodes, [mdev.group(call.uuid)])
@@ -79,7 +76,6 @@ def mdev_holders(call: MdevRequest) -> Holders:
 
 
 def _holders(nodes: set[str], groups: Iterable[int | None]) -> Holders:
-    """Find the processes with an open node, then probe the IOMMU groups."""
     # Regardless of the driver: it may be a variant of vfio-pci, or unbound while the
     # unbind waits for the guest.
     numbers = sorted({each for each in groups if each is not None})
@@ -101,7 +97,7 @@ def _multipath_nodes(address: PciAddress) -> Iterator[str]:
     Their directories are below the subsystem: nvme_mpath_set_live() and
     nvme_add_ns_head_cdev() in drivers/nvme/host/multipath.c.
     """
-    for name in disks.below(functions.directory(address)):
+    for name in functions.disks_below(functions.directory(address)):
         generic = name.replace("nvme", "ng", 1)
         for place in (f"sys/class/block/{name}", f"sys/class/nvme-generic/{generic}"):
             yield from _device_nodes(kernel.current.path(place))

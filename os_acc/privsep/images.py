@@ -21,13 +21,13 @@ from concurrent import futures
 from typing import Annotated, Any
 
 from os_acc import deadlines, exception
-from os_acc.bitstreams import shared_options
+from os_acc.bitstreams import options
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import request, rootconf, worker
+from os_acc.privsep import permissions, request, worker
 from os_acc.privsep.outcome import CallResult, unfit
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.permissions import RootConf
 
 #: Maximum size of an image in bytes. Programming holds the image in memory twice
 #: (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
@@ -68,7 +68,7 @@ class ImageRequest(request.Request):
 
     :ivar card: the function that programs.
     :ivar number: of the port on the card, or of the user function in its slot.
-    :ivar interface_id: canonical UUID of the interface that the card must have.
+    :ivar interface_id: of the interface that the card must have.
     :ivar digest: of the entire image, by which it is found.
     :ivar offset, size: range of the image to send to the hardware; XRT's tools get the
         entire image.
@@ -102,7 +102,7 @@ def program(
         ``image``, ``digest`` or ``signature``.
     """
     deadline = time.monotonic() + call.milliseconds / 1000
-    with current.sealed(call.digest, deadline) as image:
+    with sealed(call.digest, deadline) as image:
         if call.offset + call.size > image.size:
             raise unfit(errno.ERANGE, observed=str(image.size))
         if root.certificates is not None:
@@ -114,57 +114,34 @@ def program(
         if seconds <= 0:
             # Nothing has begun: reading the image took all of the time.
             raise unfit(errno.ETIMEDOUT)
-        return worker.run(
-            [call.card],
-            call.epoch,
-            seconds,
-            lambda _index: job(image),
-            [image.fd],
-            beside=beside,
-        )[0]
+        card = [call.card], call.epoch, seconds, lambda _index: job(image)
+        return worker.run(*card, [image.fd], beside=beside)[0]
 
 
-class Images:
-    """The bitstream cache of a host.
+def directory() -> str:
+    """Return the directory of the cached images.
 
-    :param directory: None: the directory of the configuration.
+    :raises CallRefused: the configuration lacks an absolute ``state_path``.
     """
+    option, group = options.STATE_PATH, options.STATE_GROUP
+    configured = permissions.current().state_path
+    found = permissions.absolute_path(configured, option, group, "image")
+    return os.path.join(found, DIRECTORY)
 
-    def __init__(self, directory: str | None = None) -> None:
-        self._directory = directory
 
-    def directory(self) -> str:
-        """Return the directory of the files.
+@contextlib.contextmanager
+def sealed(digest: Digest, deadline: float) -> Iterator[Sealed]:
+    """Read, verify and seal the image of this digest.
 
-        :raises CallRefused: the configuration lacks an absolute ``state_path``.
-        """
-        if self._directory is not None:
-            return self._directory
-        option, group = shared_options.STATE_PATH, shared_options.GROUP
-        configured = rootconf.current().state_path
-        found = rootconf.absolute_path(configured, option, group, "image")
-        return os.path.join(found, DIRECTORY)
-
-    @contextlib.contextmanager
-    def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:
-        """Read, verify and seal the image of this digest.
-
-        :param deadline: on the clock of ``time.monotonic()``.
-        :raises CallRefused: the image is missing, too large, not read in time, or does
-            not match its digest.
-        """
+    :param deadline: on the clock of ``time.monotonic()``.
+    :raises CallRefused: the image is missing, too large, not read in time, or does
+        not match its digest.
+    """
+    with contextlib.ExitStack() as opened:
         try:
             memory = os.memfd_create("image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            raise unfit(error.errno or errno.EIO) from error
-        try:
-            yield Sealed(memory, self._fill(memory, digest, deadline))
-        finally:
-            os.close(memory)
-
-    def _fill(self, memory: int, digest: Digest, deadline: float) -> int:
-        try:
-            fd = _open(self.directory(), digest.file_name)
+            opened.callback(os.close, memory)
+            fd = _open(directory(), digest.file_name)
             try:
                 size = _copy(fd, memory, digest, deadline)
             finally:
@@ -172,14 +149,11 @@ class Images:
             _seal(memory, deadline)
         except OSError as error:
             raise unfit(error.errno or errno.EIO) from error
-        return size
+        yield Sealed(memory, size)
 
 
-current = Images()
-
-
-def _open(directory: str, name: str) -> int:
-    directory_fd = os.open(directory, _DIRECTORY)
+def _open(place: str, name: str) -> int:
+    directory_fd = os.open(place, _DIRECTORY)
     try:
         fd = os.open(name, _FILE, dir_fd=directory_fd)
     finally:
@@ -218,7 +192,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
 
 
 def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]:
-    """Hash a chunk in a thread, or inline if no thread is available."""
+    """Hash a chunk in a thread, or here if no thread is available."""
     try:
         return deadlines.begin(update, data)
     except exception.DeviceStuck:
@@ -229,10 +203,6 @@ def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]
 
 
 def _end(hashed: futures.Future[None], deadline: float) -> None:
-    """Wait for the hash of a chunk.
-
-    :raises CallRefused: the deadline has passed.
-    """
     try:
         hashed.result(max(0.0, deadline - time.monotonic()))
     except futures.TimeoutError as error:

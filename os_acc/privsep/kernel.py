@@ -1,21 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The only module where a privileged write reaches the kernel.
+"""All paths that root opens to write: of the kernel, and of the helper's own files.
 
 All other modules of this package decide *which* attribute; only :class:`Kernel`
-opens and writes. The fake kernel of :mod:`os_acc.testing` replaces it, so that
-the code above is the same on both.
+opens and writes, attributes of sysfs and nodes of devices. The fake kernel of
+:mod:`os_acc.testing` replaces it, so that the code above is the same on both. Root's
+own files are below :data:`LOCKS` and :data:`COPIES` (:class:`StateFile`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
 import errno
 import fcntl
 import os
 import stat
 import struct
 from collections.abc import Callable
+from typing import Final, Self
+
+from os_acc.objects.pci import PciAddress
+
+#: Directory of the locks, and of files for a boot: owned by root, removed at reboot.
+LOCKS: Final = "run/os_acc"
+#: Directory of the copies of records: only root can write to it, or replace it, since
+#: its parent is root's as well.
+COPIES: Final = "var/lib/os-acc-privileged"
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 # _IOWR('N', 0x41, struct nvme_passthru_cmd), include/uapi/linux/nvme_ioctl.h.
 _NVME_ADMIN_CMD = 0xC048_4E41
@@ -74,11 +87,9 @@ class Kernel:
         EBUSY: a process holds the group or one of its devices. Opening the
         group resets nothing (drivers/vfio/group.c).
         """
+        path = self.path("dev/vfio", str(group))
         try:
-            fd = os.open(
-                self.path("dev/vfio", str(group)),
-                os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW,
-            )
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             return error.errno or errno.EIO
         os.close(fd)
@@ -106,13 +117,10 @@ class Kernel:
                 fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
 
     def open_exclusive(self, path: str, device: str) -> int:
-        """Open a device node exclusively, until it is closed.
-
-        The driver has to support O_EXCL, as those of drivers/fpga do.
+        """Open a character device, whose driver supports O_EXCL, until it is closed.
 
         :param device: its device number as in sysfs, ``major:minor``.
-        :raises OSError: EBUSY, the node is open elsewhere; ENXIO, the node
-            belongs to another device.
+        :raises OSError: EBUSY, it is open elsewhere; ENXIO, it is another device.
         """
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR | os.O_EXCL)
 
@@ -124,10 +132,9 @@ class Kernel:
         While it is claimed, it can be neither mounted nor be made part of a volume
         (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).
 
-        :param device: its device number as in sysfs, ``major:minor``.
         :param flags: by default for reads without the cache, and changes.
         :raises OSError: EBUSY, the host has claimed it or a partition of it; ENXIO,
-            the node belongs to another device.
+            it is another device.
         """
         return _open_node(path, device, stat.S_ISBLK, os.O_EXCL | flags)
 
@@ -137,8 +144,7 @@ class Kernel:
         While it is open, no other controller gets its number (nvme_free_ctrl() in
         drivers/nvme/host/core.c).
 
-        :param device: its device number as in sysfs, ``major:minor``.
-        :raises OSError: ENXIO, the node belongs to another device.
+        :raises OSError: ENXIO, it is another device.
         """
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR)
 
@@ -162,7 +168,6 @@ class Kernel:
         """Send a request to the driver of an open node (ioctl(2)).
 
         :param argument: the structure or number to which the request points.
-        :raises OSError: the driver refused it.
         """
         fcntl.ioctl(fd, request, argument)
 
@@ -175,7 +180,6 @@ class Kernel:
 def _open_node(
     path: str, device: str, is_kind: Callable[[int], bool], flags: int
 ) -> int:
-    """Open a device node if it belongs to a device."""
     # O_PATH first: opening the wrong device may have side effects.
     path_fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -190,3 +194,80 @@ def _open_node(
 
 #: The kernel that privileged code uses; tests replace it by a fake one.
 current: Kernel = Kernel()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file that is written under the lock of a device.
+
+    :ivar place: its path below the root of :class:`.kernel.Kernel`.
+    """
+
+    place: str
+
+    @classmethod
+    def beside_lock(cls, address: PciAddress, suffix: str) -> Self:
+        """Return a file of a function, which lasts until a reboot."""
+        return cls(f"{LOCKS}/{address}.{suffix}")
+
+    @property
+    def path(self) -> str:
+        """The absolute path."""
+        return current.path(self.place)
+
+    def read(self) -> str | None:
+        """Return the text; None: there is no such file."""
+        try:
+            return current.read(self.path).strip()
+        except FileNotFoundError:
+            return None
+
+    def create(self, text: str) -> None:
+        """Create the file; a killed worker leaves it empty, or complete.
+
+        :raises OSError: EEXIST: it exists; ENOSPC: there is no space for it.
+        """
+        self._write(self.path, text, os.O_EXCL, durable=False)
+
+    def replace(self, text: str, *, durable: bool = False) -> None:
+        """Create or replace the file; a killed worker leaves the old or the new text.
+
+        :param durable: also after a loss of power; ``/run`` is empty then anyway.
+        :raises OSError: it cannot be written, for lack of space for example.
+        """
+        directory = os.path.dirname(self.path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fresh = f"{self.path}.new"
+        self._write(fresh, text, os.O_TRUNC, durable=durable)
+        os.rename(fresh, self.path)
+        if durable:
+            fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def put_back(self, restore: Callable[[str], None]) -> None:
+        """Restore the value that the file notes, if any, also after a killed worker."""
+        if (value := self.read()) is None:
+            return
+        # Empty: the worker was killed before it changed anything.
+        if value:
+            restore(value)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def _write(self, path: str, text: str, flag: int, *, durable: bool) -> None:
+        data = text.encode("ascii")
+        fd = os.open(path, _CREATE | flag, 0o600)
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -15,7 +15,8 @@ from typing import Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf, state_files
+from os_acc.privsep import functions, kernel, permissions, record
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -30,7 +31,6 @@ def open_lock(address: DeviceAddress) -> int:
     """Open the lock file of a device, which is made for a device of this host.
 
     :raises CallRefused: see :func:`check`.
-    :raises OSError: it cannot be opened or made.
     """
     check(address)
     return _open(_path(address))
@@ -43,13 +43,12 @@ def open_parent(parent: PciAddress | str) -> int:
 
     :param parent: a function, or the name of a virtual parent of mediated devices.
     :raises CallRefused: it does not exist.
-    :raises OSError: it cannot be opened or made.
     """
     if isinstance(parent, PciAddress):
         functions.check_exists(parent)
     else:
         check_parent(parent)
-    return _open(kernel.current.path(state_files.LOCKS, f"parent@{parent}"))
+    return _open(kernel.current.path(LOCKS, f"parent@{parent}"))
 
 
 def _open(path: str) -> int:
@@ -65,7 +64,6 @@ def check(address: DeviceAddress) -> None:
     many slots: root's configuration has to name it, and its parent to offer it.
 
     :raises CallRefused: it may not.
-    :raises OSError: the kernel gives no information.
     """
     if os.path.lexists(_path(address)) or record.exists(address):
         return
@@ -73,17 +71,14 @@ def check(address: DeviceAddress) -> None:
         functions.check_exists(address)
         return
     check_type(address.type)
-    if not rootconf.current().allows_mdev(address.type):
-        raise rootconf.denied()
+    if not permissions.current().allows_mdev(address.type):
+        raise permissions.denied()
     if address.number >= max(_SLOTS, _instances(address.type)):
         raise CallRefused(Outcome.REFUSED, errno.ENOSPC, "available_instances")
 
 
 def check_type(kind: MdevType) -> None:
-    """Check that a parent is there, and offers a type.
-
-    :raises CallRefused: GONE.
-    """
+    """Raise CallRefused, GONE, unless a parent is there and offers a type."""
     types = os.path.join(_parent_directory(kind.parent), TYPES)
     if os.path.isdir(os.path.join(types, kind.name)):
         return
@@ -95,10 +90,7 @@ def check_type(kind: MdevType) -> None:
 
 
 def check_parent(name: str) -> None:
-    """Check that a parent of mediated devices is there.
-
-    :raises CallRefused: GONE.
-    """
+    """Raise CallRefused, GONE, unless a parent of mediated devices is there."""
     if not os.path.isdir(_parent_directory(name)):
         raise functions.gone()
 
@@ -121,4 +113,4 @@ def _instances(kind: MdevType) -> int:
 
 
 def _path(address: DeviceAddress) -> str:
-    return kernel.current.path(state_files.LOCKS, record.name_of(address))
+    return kernel.current.path(LOCKS, record.name_of(address))

@@ -17,7 +17,16 @@ from typing import TypeVar
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, locks, record, request, rootconf, worker
+from os_acc.privsep import (
+    claims,
+    functions,
+    kernel,
+    locks,
+    permissions,
+    record,
+    request,
+    worker,
+)
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 
@@ -29,8 +38,7 @@ class SlotRequest(request.Request):
     """A slot for a lease.
 
     :ivar lease: canonical UUID of the lease and of its mediated device.
-    :ivar releaser: the plugin that has to release the slot, which is recorded first;
-        '' for none.
+    :ivar releaser: the plugin that has to release the slot; '' for none.
     :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
@@ -46,7 +54,6 @@ class SlotRequest(request.Request):
 class RemoveRequest(request.Request):
     """A slot whose mediated device is removed.
 
-    :ivar lease: as for :class:`SlotRequest`.
     :ivar keeps_record: whether a plugin has to release the slot afterwards: its record,
         if any, stays until a call without it.
     """
@@ -109,28 +116,18 @@ def record_slot(slot: MdevSlot, lease: str, releaser: str, node: str = "") -> No
     """
     if (identity := record.identity_of(slot)) is None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "identity")
-    taken = DeviceRecord(
-        *(lease, slot, identity, "", "", FunctionUse.GUEST),
-        releaser=releaser,
-        node=node,
-    )
-    record.write(taken)
+    taken = lease, slot, identity, "", "", FunctionUse.GUEST
+    record.write(DeviceRecord(*taken, releaser=releaser, node=node))
 
 
 def holder_of(slot: MdevSlot) -> str | None:
-    """Return the lease that a slot is recorded for, or None.
-
-    :returns: :data:`.record.UNREADABLE`: the record is damaged.
-    """
+    """Return the lease of a slot's record, or None; see :func:`.claims.lease_of`."""
     identity = record.identity_of(slot)
-    return None if identity is None else record.lease_of(slot, identity)
+    return None if identity is None else claims.lease_of(slot, identity)
 
 
 def check_claim(slot: MdevSlot, lease: str) -> None:
-    """Check that a slot is on record for no other lease.
-
-    :raises CallRefused: CLAIMED.
-    """
+    """Raise CallRefused, CLAIMED, if a slot is on record for another lease."""
     if (found := holder_of(slot)) not in (None, lease):
         raise CallRefused(Outcome.CLAIMED, errno.EBUSY, str(slot), str(found))
 
@@ -141,9 +138,8 @@ def directory(uuid: str) -> str:
 
 
 def group(uuid: str) -> int | None:
-    """Return the IOMMU group of a mediated device; None if it has none."""
-    text = functions.link(directory(uuid), "iommu_group")
-    return int(text) if text.isdigit() else None
+    """Return the number of the IOMMU group of a mediated device, or None."""
+    return functions.group_of(directory(uuid))
 
 
 def _create(call: SlotRequest) -> CallResult:
@@ -153,8 +149,8 @@ def _create(call: SlotRequest) -> CallResult:
         return OK
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
-    if not rootconf.last_read().allows_mdev(kind):
-        raise rootconf.denied()
+    if not permissions.last_read().allows_mdev(kind):
+        raise permissions.denied()
     locks.check_type(kind)
     if call.releaser:
         record_slot(call.slot, call.lease, call.releaser, call.node)
@@ -210,10 +206,7 @@ def _remove_existing(uuid: str) -> None:
 
 
 def _type_of(uuid: str) -> MdevType | None:
-    """Return the type of a mediated device; None if it does not exist.
-
-    :raises OSError: it exists, but its type is unknown.
-    """
+    """Return the type of a mediated device; None if it does not exist."""
     path = directory(uuid)
     name = functions.link(path, "mdev_type")
     if not name:

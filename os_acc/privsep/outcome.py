@@ -94,8 +94,7 @@ def unfit(number: int, step: str = "image", observed: str = "") -> CallRefused:
 def after_programming() -> Iterator[None]:
     """Report refusals in this block as failures of the programming itself.
 
-    The programming went to another card, or to none, and the region may hold
-    anything.
+    The programming went to another card, or to none, and the region may hold anything.
     """
     try:
         yield

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import re
+from functools import partial
 
 from os_acc import privsep
 from os_acc.objects import qat
@@ -21,15 +22,13 @@ from os_acc.privsep import (
     StepTarget,
     functions,
     kernel,
+    permissions,
     request,
-    rootconf,
     worker,
 )
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
-from os_acc.privsep.state_files import StateFile
 
-_STATE = f"{qat.DIRECTORY}/state"
-_SERVICES = f"{qat.DIRECTORY}/cfg_services"
 _UP, _DOWN = "up", "down"
 _DEBUGFS = "sys/kernel/debug"
 _HEALTHY, _UNRESPONSIVE = "0", "-1"
@@ -44,7 +43,7 @@ class QatRequest(request.CardRequest):
 
     @property
     def services(self) -> qat.QatServices:
-        """The services."""
+        """The services of the number."""
         return qat.services_of(self.count)
 
     def validate(self) -> None:
@@ -120,17 +119,17 @@ def _set(call: QatRequest) -> CallResult:
     functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not rootconf.last_read().allows_qat_services(address, wanted):
-        raise rootconf.denied(qat.services_text(wanted))
+    if not permissions.last_read().allows_qat_services(address, wanted):
+        raise permissions.denied(qat.services_text(wanted))
     functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)
     if _is_configured(address, wanted):
         return OK
     # 2. Note the services to restore, before the device stops.
-    before = functions.read(address, _SERVICES)
+    before = functions.read(address, qat.SERVICES)
     if not _TEXT.fullmatch(before):
-        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, before)
+        raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, before)
     _note(address).create(before)
     try:
         # 3. The kernel changes the services only of a device that is down.
@@ -147,28 +146,27 @@ def _set(call: QatRequest) -> CallResult:
 
 
 def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
-    is_up = functions.read(address, _STATE) == _UP
-    return is_up and _parts(functions.read(address, _SERVICES)) == set(wanted)
+    is_up = functions.read(address, qat.STATE) == _UP
+    return is_up and _parts(functions.read(address, qat.SERVICES)) == set(wanted)
 
 
 def _parts(text: str) -> set[str]:
-    """Return services of an attribute; their order is not significant."""
+    # Their order is not significant.
     return set(text.split(";"))
 
 
 def _go(address: PciAddress, state: str) -> None:
-    """Bring the device up or down, unless it is."""
     # Linux 6.1 refuses to stop a device that is down.
-    if functions.read(address, _STATE) != state:
-        functions.write(address, _STATE, state)
-    functions.check(address, _STATE, state)
+    if functions.read(address, qat.STATE) != state:
+        functions.write(address, qat.STATE, state)
+    functions.check(address, qat.STATE, state)
 
 
 def _configure(address: PciAddress, services: str) -> None:
-    functions.write(address, _SERVICES, services)
-    observed = functions.read(address, _SERVICES)
+    functions.write(address, qat.SERVICES, services)
+    observed = functions.read(address, qat.SERVICES)
     if _parts(observed) != _parts(services):
-        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, observed)
+        raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, observed)
 
 
 def _note(address: PciAddress) -> StateFile:
@@ -176,13 +174,11 @@ def _note(address: PciAddress) -> StateFile:
 
 
 def _put_back(address: PciAddress) -> None:
-    """Restore the noted services, also after a worker was killed half-way."""
-    if (noted := _note(address).read()) is None:
-        return
-    # Empty: the worker was killed before it changed anything.
-    if noted:
-        if _parts(functions.read(address, _SERVICES)) != _parts(noted):
-            _go(address, _DOWN)
-            _configure(address, noted)
-        _go(address, _UP)
-    _note(address).remove()
+    _note(address).put_back(partial(_restore, address))
+
+
+def _restore(address: PciAddress, services: str) -> None:
+    if _parts(functions.read(address, qat.SERVICES)) != _parts(services):
+        _go(address, _DOWN)
+        _configure(address, services)
+    _go(address, _UP)

@@ -5,13 +5,12 @@
 There is one file for each of them, beside the worker's locks: owned by root,
 and removed at reboot. A record names the lease, and the driver and override that
 the helper read before it changed them. It survives the loss of the store: a
-device with a record is given to no other lease. Of mediated devices, only those
-are recorded that a plugin has to release.
+device with a record is given to no other lease (:mod:`.claims`). Of mediated devices,
+only those are recorded that a plugin has to release.
 
-The record of a function that has to be erased has a copy that survives a reboot
-(:mod:`.outstanding`). The copy applies to the device with the recorded serial number,
-at any address. While no device shows that number, it applies to every device of the
-model without a readable number.
+The record of a function that has to be erased or released has a copy that survives a
+reboot. It is named after the device's serial number if that is known, else after its
+address: a reboot may move it. The copy is durable before a consumer gets the device.
 
 The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the
@@ -24,17 +23,18 @@ import contextlib
 import dataclasses
 import enum
 import errno
+import hashlib
 import json
 import os
+import re
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from typing import Final, NamedTuple
 
-from os_acc import exception, privsep
+from os_acc import exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, outstanding
-from os_acc.privsep.state_files import LOCKS, StateFile
+from os_acc.privsep import functions, kernel, request
+from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -42,6 +42,7 @@ _SUFFIX = ".lease"
 # Parts the names of a slot: no parent and no type has it in its name.
 _SEPARATOR = "@"
 _SLOT = "mdev"
+_COPY: Final = re.compile(r"((?:[0-9a-f]{4}-){4}[0-9a-f]{4})@[0-9a-f]{32}", re.ASCII)
 
 
 class FunctionUse(enum.StrEnum):
@@ -89,91 +90,24 @@ class DeviceRecord:
     node: str = ""
 
 
-@privsep.base.entrypoint
-def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
-    """List the functions and slots that are recorded.
+class RecordCopy(NamedTuple):
+    """The copy of a record that survives a reboot.
 
-    :returns: for each its address as four numbers (a slot: parent, type and number),
-        the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
-        :class:`FunctionUse`, prior driver and prior override, the plugins that have to
-        erase it and to release it ('' for none), the node and the serial number. The
-        record of a function, or of a parent, that was replaced by another one is left
-        out. No plugins are named for a function that is only possibly one that has to
-        be erased.
+    :ivar record: None: it is damaged.
     """
-    found = (_listed(address) for address in _addresses())
-    here = [each for each in found if each is not None]
-    # Those of this boot have precedence, then those that are certain.
-    copies = sorted(_listed_copies(), key=lambda each: not each[5])
-    return tuple({each[0]: each for each in (*reversed(copies), *here)}.values())
+
+    name: str
+    identity: tuple[int, ...]
+    record: DeviceRecord | None
 
 
-def _listed(address: DeviceAddress) -> tuple[Any, ...] | None:
-    try:
-        record = read(address)
-    except RecordUnclear:
-        return _unreadable(address)
-    here = None if record is None else identity_of(address)
-    if record is None or here not in (None, record.identity) or _is_of_another(record):
-        return None
-    if here is None and record.serial and (record.eraser or record.releaser):
-        # It may have been erased in another slot.
-        name = outstanding.name_of(record.identity, record.serial)
-        found = [each for key, _id, each in _copies(record.identity) if key == name]
-        if not found or (found[0] and found[0].address != address):
-            return None
-    return _line(record)
-
-
-def _listed_copies() -> Iterator[tuple[Any, ...]]:
-    """List the functions to which copies apply."""
-    for name, identity, copy in _copies():
-        if copy is not None and _is_of_this_boot(copy):
-            continue
-        there = _of_model(identity)
-        found: list[DeviceAddress] = [
-            each for each in there if name in _names(each, identity)
-        ]
-        # It may be one of these. With only a release due, it has no data of a guest.
-        is_unclear = not found and (copy is None or copy.eraser)
-        unclear = [each for each in there if is_unclear and not functions.serial(each)]
-        if copy is None:
-            yield from map(_unreadable, (*found, *unclear))
-            continue
-        if not found:
-            bare = dataclasses.replace(
-                copy, use=FunctionUse.HOST, eraser="", releaser=""
-            )
-            yield from (_line(_at(bare, each)) for each in unclear)
-            found = [] if identity_of(copy.address) else [copy.address]
-        yield from (_line(_at(copy, each)) for each in found)
-
-
-def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
-    return (_parts(address), UNREADABLE, "", "", "", "", "", "", "")
-
-
-def _line(record: DeviceRecord) -> tuple[Any, ...]:
-    return (
-        _parts(record.address),
-        record.lease,
-        str(record.use),
-        record.driver,
-        record.override,
-        record.eraser,
-        record.releaser,
-        record.node,
-        record.serial,
-    )
-
-
-def _parts(address: DeviceAddress) -> tuple[int | str, ...]:
+def parts_of(address: DeviceAddress) -> tuple[int | str, ...]:
     if isinstance(address, PciAddress):
         return address.parts
     return (address.type.parent, address.type.name, address.number)
 
 
-def _addresses() -> list[DeviceAddress]:
+def addresses() -> list[DeviceAddress]:
     try:
         names = os.listdir(kernel.current.path(LOCKS))
     except FileNotFoundError:
@@ -187,10 +121,6 @@ def _addresses() -> list[DeviceAddress]:
 
 
 def _address(name: str) -> DeviceAddress:
-    """Parse the name of a record, without its suffix.
-
-    :raises InvalidInput: it is none.
-    """
     prefix, *parts = name.split(_SEPARATOR)
     return parse_address("/".join(parts) if prefix == _SLOT else name)
 
@@ -200,13 +130,13 @@ def name_of(address: DeviceAddress) -> str:
     if isinstance(address, PciAddress):
         return str(address)
     # No other file beside the locks has a name of this form.
-    return _SEPARATOR.join((_SLOT, *map(str, _parts(address))))
+    return _SEPARATOR.join((_SLOT, *map(str, parts_of(address))))
 
 
 def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
     """Return the identity of a function, or of a slot's parent; None if it is gone.
 
-    That of a virtual parent is empty, whether it is there or not.
+    That of a virtual parent is empty, also once it is gone.
     """
     if isinstance(address, PciAddress):
         return functions.identity(address)
@@ -223,7 +153,6 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
     """Return the record of a device in this boot, or None.
 
     :raises RecordUnclear: the record is damaged.
-    :raises OSError: the record cannot be read.
     """
     if (text := _file(address).read()) is None:
         return None
@@ -234,10 +163,6 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
 
 
 def _parse(text: str) -> DeviceRecord:
-    """Return the record of a file.
-
-    :raises RecordUnclear: it is damaged.
-    """
     check, _, payload = text.partition(" ")
     if check != _check(payload):
         raise RecordUnclear(text)
@@ -256,145 +181,39 @@ def _parse(text: str) -> DeviceRecord:
     return record
 
 
-def of(
-    address: DeviceAddress, identity: tuple[int, ...], *mine: str
-) -> DeviceRecord | None:
-    """Return the record of a device, if it has this identity.
-
-    :param mine: leases that had the device at this address before a reboot, or before
-        devices were exchanged; its serial number may prove to be another one.
-    :raises RecordUnclear: the record is damaged.
-    """
-    record = read(address)
-    is_same = record is not None and record.identity == identity
-    if record and is_same and (record.lease in mine or not _is_of_another(record)):
-        return record
-    copies = _copies(identity)
-    if not copies or not isinstance(address, PciAddress):
-        return None
-    names = _names(address, identity)
-    for name, _identity, copy in copies:
-        if name in names:
-            if copy is None:
-                raise RecordUnclear(address)
-            return _at(copy, address, FunctionUse.HOST)
-    own = (each for _name, _identity, each in copies if each is not None)
-    return next(
-        (
-            _at(each, address, FunctionUse.HOST)
-            for each in own
-            if each.lease in mine and each.address == address
-        ),
-        None,
-    )
-
-
-def lease_of(
-    address: DeviceAddress, identity: tuple[int, ...], *mine: str, serial: str = ""
-) -> str | None:
-    """Return the lease for which a device is, or may be, recorded, or None.
-
-    :param mine: as for :func:`of`.
-    :param serial: of the device that is meant, wherever it is; '' if unknown.
-    :returns: :data:`UNREADABLE`: the record is damaged.
-    """
+def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
+    """Return all copies, or those of one model."""
     try:
-        found = of(address, identity, *mine)
-    except RecordUnclear:
-        return UNREADABLE
-    if found is not None:
-        return found.lease
-    if serial and (lease := lease_of_serial(identity, serial)) is not None:
-        return lease
-    copies = _copies(identity)
-    if not copies or not isinstance(address, PciAddress) or functions.serial(address):
-        return None
-    there = {name for each in _of_model(identity) for name in _names(each, identity)}
-    for name, _identity, copy in copies:
-        if name in there:
+        names = sorted(os.listdir(kernel.current.path(COPIES)))
+    except FileNotFoundError:
+        return []
+    found: list[RecordCopy] = []
+    for name in names:
+        # A killed worker may leave a new file that has no name of its own yet.
+        if (match := _COPY.fullmatch(name)) is None:
             continue
-        if copy is None:
-            return UNREADABLE
-        if copy.eraser and not _is_of_this_boot(copy):
-            return copy.lease
-    return None
-
-
-def lease_of_serial(
-    identity: tuple[int, ...], serial: str, unless_of: str | None = None
-) -> str | None:
-    """Return the lease whose data a device has, by its serial number, or None.
-
-    :param unless_of: a node whose leases are left out.
-    :returns: :data:`UNREADABLE`: the copy of its record is damaged.
-    """
-    wanted = outstanding.name_of(identity, serial)
-    for name, _identity, copy in _copies(identity):
-        if name == wanted and (copy is None or copy.node != unless_of):
-            return UNREADABLE if copy is None else copy.lease
-    return None
-
-
-def _copies(
-    identity: tuple[int, ...] | None = None,
-) -> list[tuple[str, tuple[int, ...], DeviceRecord | None]]:
-    """Return the copies, each with its name and PCI identity; None: it is damaged."""
-    found: list[tuple[str, tuple[int, ...], DeviceRecord | None]] = []
-    for name, model, text in outstanding.texts(identity):
-        try:
-            found.append((name, model, _parse(text)))
-        except RecordUnclear:
-            found.append((name, model, None))
+        model = tuple(int(number, 16) for number in match[1].split("-"))
+        if identity in (None, model) and (text := _copy(name).read()) is not None:
+            try:
+                found.append(RecordCopy(name, model, _parse(text)))
+            except RecordUnclear:
+                found.append(RecordCopy(name, model, None))
     return found
 
 
-def _names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...]:
+def copy_name(identity: tuple[int, ...], key: str) -> str:
+    """Return the name of a device's copy.
+
+    :param key: its serial number (:func:`.functions.serial`), or its address.
+    """
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return f"{'-'.join(f'{number:04x}' for number in identity)}@{digest}"
+
+
+def copy_names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...]:
     """Return the names that the copy of a present function may have."""
     keys = filter(None, (functions.serial(address), str(address)))
-    return tuple(outstanding.name_of(identity, key) for key in keys)
-
-
-def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
-    """Return the functions with a PCI identity."""
-    return [
-        each for each in functions.present() if functions.identity(each) == identity
-    ]
-
-
-def _is_of_this_boot(copy: DeviceRecord) -> bool:
-    """Return whether the device of a copy has its address, by a record of this boot."""
-    try:
-        found = read(copy.address)
-    except RecordUnclear:
-        return False
-    return (
-        found is not None
-        and found.lease == copy.lease
-        and identity_of(copy.address) == copy.identity
-        and not _is_of_another(found)
-    )
-
-
-def _is_of_another(record: DeviceRecord) -> bool:
-    """Return whether the device of a record is elsewhere, by the serials shown."""
-    if not record.serial or not isinstance(record.address, PciAddress):
-        return False
-    if shown := functions.serial(record.address):
-        return shown != record.serial
-    return record.serial in map(functions.serial, _of_model(record.identity))
-
-
-def _at(
-    copy: DeviceRecord, address: DeviceAddress, use: FunctionUse | None = None
-) -> DeviceRecord:
-    """Return the record of a device after a reboot, which has ended its binding.
-
-    :param use: until the device is taken again; None: that before the reboot.
-    """
-    driver = functions.driver(address) if isinstance(address, PciAddress) else ""
-    return dataclasses.replace(
-        copy, address=address, driver=driver, override="", use=use or copy.use
-    )
+    return tuple(copy_name(identity, key) for key in keys)
 
 
 def present(
@@ -425,8 +244,8 @@ def write(record: DeviceRecord) -> None:
     name = ""
     if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)
-        name = outstanding.name_of(record.identity, key)
-        outstanding.file_of(name).replace(text, durable=True)
+        name = copy_name(record.identity, key)
+        _copy(name).replace(text, durable=True)
     _file(record.address).replace(text)
     remove_copies(record.address, record.lease, keep=name)
 
@@ -442,14 +261,14 @@ def remove(address: DeviceAddress) -> None:
 def copies_of(address: DeviceAddress, lease: str) -> list[str]:
     """Return the names of the copies of a lease's records of a device."""
     own = [
-        (name, copy.address)
-        for name, _identity, copy in _copies()
-        if copy is not None and copy.lease == lease
+        (each.name, each.record.address)
+        for each in copies()
+        if each.record is not None and each.record.lease == lease
     ]
     if not own or not isinstance(address, PciAddress):
         return []
     identity = functions.identity(address)
-    names = _names(address, identity) if identity else ()
+    names = copy_names(address, identity) if identity else ()
     return [name for name, was in own if was == address or name in names]
 
 
@@ -457,11 +276,15 @@ def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
     """Remove the copies of a lease's records of a device, but the one of this name."""
     for name in copies_of(address, lease):
         if name != keep:
-            outstanding.file_of(name).remove()
+            _copy(name).remove()
 
 
 def _file(address: DeviceAddress) -> StateFile:
     return StateFile(f"{LOCKS}/{name_of(address)}{_SUFFIX}")
+
+
+def _copy(name: str) -> StateFile:
+    return StateFile(f"{COPIES}/{name}")
 
 
 def _check(payload: str) -> str:
@@ -469,26 +292,23 @@ def _check(payload: str) -> str:
 
 
 def _is_sound(record: DeviceRecord) -> bool:
+    address = record.address
+    is_virtual = isinstance(address, MdevSlot) and address.type.function is None
     return (
-        functions.is_uuid(record.lease)
-        and _is_identity(record.address, record.identity)
-        and functions.is_driver_name(record.driver)
-        and functions.is_driver_name(record.override)
-        and functions.is_driver_name(record.eraser)
-        and functions.is_driver_name(record.releaser)
-        and (record.first == "" or functions.is_uuid(record.first))
+        request.is_uuid(record.lease)
+        and (request.is_identity(record.identity) or is_virtual)
+        and (record.identity == () or not is_virtual)
+        and request.is_driver_name(record.driver)
+        and request.is_driver_name(record.override)
+        and request.is_driver_name(record.eraser)
+        and request.is_driver_name(record.releaser)
+        and (record.first == "" or request.is_uuid(record.first))
         and type(record.serial) is str
-        and functions.is_text(record.node)
+        and request.is_text(record.node)
     )
 
 
 def is_lease(value: object) -> bool:
     """Return whether a value names the lease of a record, or none."""
     is_none = type(value) is str and value in ("", UNREADABLE)
-    return is_none or functions.is_uuid(value)
-
-
-def _is_identity(address: DeviceAddress, identity: tuple[int, ...]) -> bool:
-    if isinstance(address, MdevSlot) and address.type.function is None:
-        return identity == ()
-    return functions.is_identity(identity)
+    return is_none or request.is_uuid(value)

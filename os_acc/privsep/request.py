@@ -13,21 +13,24 @@ import enum
 import errno
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
 from os_acc import exception, privsep
-from os_acc.objects import epoch
-from os_acc.objects.digest import Digest
+from os_acc.objects import drivers, epoch
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 #: The longest time limit of a call that the helper accepts, in milliseconds.
 DEADLINE_LIMIT_MS = 600_000
 _HIGHEST_SLOT = 10**9 - 1
+# As long as the name of a provider in Placement.
+_LONGEST_TEXT = 200
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _E = TypeVar("_E", bound=enum.StrEnum)
 _R = TypeVar("_R", bound="Request")
@@ -54,10 +57,7 @@ class BindTarget(NamedTuple):
 
 
 def require(condition: bool) -> None:
-    """Check a condition of a request.
-
-    :raises Malformed: it does not hold.
-    """
+    """Raise Malformed unless a condition of a request holds."""
     if not condition:
         raise Malformed
 
@@ -72,9 +72,38 @@ def that(check: Callable[[Any], bool]) -> Callable[[_T], _T]:
     return checked
 
 
+def is_number(value: object, limit: int) -> TypeGuard[int]:
+    """Return whether a value is an integer from 0 to the limit (and no bool)."""
+    return type(value) is int and 0 <= value <= limit
+
+
+def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
+    """Return whether a value is a PCI identity, as five numbers."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 5
+        and all(is_number(number, 0xFFFF) for number in value)
+    )
+
+
+def is_driver_name(value: object) -> bool:
+    """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
+    return (type(value) is str and value == "") or drivers.is_driver_name(value)
+
+
+def is_uuid(value: object) -> TypeGuard[str]:
+    """Return whether a value is a canonical UUID."""
+    return type(value) is str and _UUID.fullmatch(value) is not None
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is the name of a compute node, a serial number, or ''."""
+    return type(value) is str and len(value) <= _LONGEST_TEXT and value.isprintable()
+
+
 def number(limit: int, least: int = 0) -> Callable[[int], int]:
     """Return the check of an integer, which is no bool."""
-    return that(lambda value: functions.is_number(value, limit) and value >= least)
+    return that(lambda value: is_number(value, limit) and value >= least)
 
 
 def of_kind(kind: type[_E]) -> Callable[[object], _E]:
@@ -109,13 +138,14 @@ def values(parts: object) -> Values:
 
 def _address(parts: object) -> PciAddress:
     # A subclass of int may format itself as any text, and becomes a path.
-    require(all(type(part) is int for part in _sequence(parts, 4)))
-    return PciAddress(*_sequence(parts))
+    numbers = _sequence(parts, 4)
+    require(all(type(part) is int for part in numbers))
+    return PciAddress(*numbers)
 
 
 def _slot(parts: object) -> MdevSlot:
     parent, type_name, count = _sequence(parts, 3)
-    require(functions.is_number(count, _HIGHEST_SLOT))
+    require(is_number(count, _HIGHEST_SLOT))
     return MdevSlot(MdevType(parent, type_name), count)
 
 
@@ -124,14 +154,15 @@ def _device(parts: object) -> PciAddress | MdevSlot:
 
 
 def _identity(numbers: object) -> tuple[int, ...]:
-    require(functions.is_identity(numbers))
-    return tuple(_sequence(numbers))
+    if not is_identity(numbers):
+        raise Malformed
+    return tuple(numbers)
 
 
 def _target(parts: object, *counts: int) -> BindTarget:
     address, identity, *names = _sequence(parts, *counts)
-    require(all(map(functions.is_driver_name, names[:2])))
-    require(all(map(functions.is_text, names[2:])))
+    require(all(map(is_driver_name, names[:2])))
+    require(all(map(is_text, names[2:])))
     return BindTarget(_address(address), _identity(identity), *names)
 
 
@@ -143,10 +174,7 @@ def identified(parts: object) -> BindTarget:
 
 
 def targets(*counts: int) -> Callable[[object], tuple[BindTarget, ...]]:
-    """Return the check of targets.
-
-    :param counts: the numbers of fields that one may have; the other names are ''.
-    """
+    """Return the check of targets, with these numbers of fields; others are ''."""
 
     def checked(values: object) -> tuple[BindTarget, ...]:
         found = tuple(_target(each, *counts) for each in _sequence(values))
@@ -175,14 +203,16 @@ def _digest(algorithm_and_value: object) -> Digest:
 
 Values: TypeAlias = tuple[object, ...]
 Group: TypeAlias = Annotated[int, number(2**31 - 1)]
+#: Number of the store's transaction that authorizes the call.
 Epoch: TypeAlias = Annotated[int, number(epoch.LIMIT)]
+#: The time limit of the call.
 Milliseconds: TypeAlias = Annotated[int, number(DEADLINE_LIMIT_MS, least=1)]
 Flag: TypeAlias = Annotated[bool, that(lambda value: type(value) is bool)]
-Uuid: TypeAlias = Annotated[str, that(functions.is_uuid)]
+Uuid: TypeAlias = Annotated[str, that(is_uuid)]
 #: The name of a driver or of a plugin; '' for none.
-Name: TypeAlias = Annotated[str, that(functions.is_driver_name)]
+Name: TypeAlias = Annotated[str, that(is_driver_name)]
 #: The name of a compute node, or ''.
-Text: TypeAlias = Annotated[str, that(functions.is_text)]
+Text: TypeAlias = Annotated[str, that(is_text)]
 Address: TypeAlias = Annotated[PciAddress, _address]
 Addresses: TypeAlias = Annotated[tuple[PciAddress, ...], _functions]
 Slot: TypeAlias = Annotated[MdevSlot, _slot]
@@ -218,15 +248,12 @@ class Request:
         return found
 
     def validate(self) -> None:
-        """Check the fields together, after each alone.
-
-        :raises Malformed: they do not fit each other.
-        """
+        """Check the fields together, after each alone; raise Malformed."""
 
     def values(self) -> tuple[object, ...]:
         """Return the fields as plain values, which the channel carries."""
-        names = (field.name for field in dataclasses.fields(self))
-        return tuple(_plain(getattr(self, name)) for name in names)
+        fields = dataclasses.fields(self)
+        return tuple([_plain(getattr(self, each.name)) for each in fields])
 
 
 @functools.cache
@@ -252,17 +279,32 @@ def _plain(value: object) -> object:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardRequest(Request):
-    """A number for a card: of its VFs, of its ports, or for its services.
-
-    :ivar epoch: number of the store's transaction that authorizes the call.
-    :ivar milliseconds: the time limit of the call.
-    """
+    """A number for a card: of its VFs, of its ports, or for its services."""
 
     card: Address
     identity: Identity
     count: Annotated[int, number(0xFFFF)]
     epoch: Epoch
     milliseconds: Milliseconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupRequest(Request):
+    """Functions of one IOMMU group."""
+
+    group: Group
+    targets: Targets
+    epoch: Epoch
+    milliseconds: Milliseconds
+
+    def validate(self) -> None:
+        """Check that there is a function."""
+        require(bool(self.targets))
+
+    @property
+    def addresses(self) -> tuple[PciAddress, ...]:
+        """The functions of the call."""
+        return tuple(target.address for target in self.targets)
 
 
 def serving(
@@ -272,7 +314,7 @@ def serving(
 
     Malformed values and a refusal are answered for it.
 
-    :param for_each: whether it returns an answer for each device.
+    :param for_each: whether it returns an answer for each device, in a tuple.
     """
 
     def decorate(function: Callable[[_R], Any]) -> Callable[..., Any]:

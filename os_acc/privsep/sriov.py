@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from os_acc import privsep
-from os_acc.objects.dfl import DRIVER
+from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, request, rootconf, worker
+from os_acc.privsep import functions, permissions, request, worker
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
-from os_acc.privsep.state_files import StateFile
 
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
@@ -43,8 +44,8 @@ def on_pf(
 
     def job(_index: int) -> CallResult:
         functions.check_identity(call.card, call.identity)
-        if not rootconf.last_read().allows_vfs(call.card, call.count):
-            raise rootconf.denied(call.count)
+        if not permissions.last_read().allows_vfs(call.card, call.count):
+            raise permissions.denied(call.count)
         return step(call.card, call.count)
 
     return worker.run([call.card], call.epoch, call.milliseconds / 1000, job)[0]
@@ -57,7 +58,7 @@ def _create(address: PciAddress, count: int) -> None:
     moment, and network drivers would create new interfaces on the host. On an
     FPGA card, however, only the VF's driver shows the contents of its port.
     """
-    if functions.driver(address) == DRIVER:
+    if functions.driver(address) == DFL_DRIVER:
         functions.write(address, "sriov_numvfs", str(count))
         return
     _note(address).create(functions.read(address, _AUTOPROBE))
@@ -69,13 +70,7 @@ def _create(address: PciAddress, count: int) -> None:
 
 
 def _put_back(address: PciAddress) -> None:
-    """Restore the noted value, also after a worker was killed half-way."""
-    if (value := _note(address).read()) is None:
-        return
-    # Empty: the worker was killed before it changed anything.
-    if value:
-        _set_autoprobe(address, value)
-    _note(address).remove()
+    _note(address).put_back(partial(_set_autoprobe, address))
 
 
 def _note(address: PciAddress) -> StateFile:

@@ -204,7 +204,6 @@ class Step(Generic[_T, *_Ts]):
     """A privileged step; a plugin passes it to ``steps.run()``.
 
     :ivar context: the context whose helper runs it.
-    :ivar name: dotted name of the function.
     :ivar function: the vendor's function, for tests of it without a helper.
     :ivar parameters: those of ``function`` behind the target.
     :ivar entry: the entry point of oslo.privsep.
@@ -213,12 +212,16 @@ class Step(Generic[_T, *_Ts]):
     """
 
     context: Context
-    name: str
     function: Callable[[StepTarget, *_Ts], _T]
     parameters: Parameters
     entry: Callable[..., Any]
     is_health: bool = False
     arguments: tuple[Plain, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The dotted name of the function."""
+        return f"{self.function.__module__}.{self.function.__name__}"
 
     def with_arguments(self, *arguments: *_Ts) -> Step[_T]:
         """Return a health step with the arguments behind its target."""

@@ -20,13 +20,13 @@ from typing import Annotated, Any, Final
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
+    claims,
     functions,
     locks,
     mdev,
+    permissions,
     record,
     request,
-    rootconf,
-    targets,
     worker,
 )
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome, refused
@@ -53,7 +53,6 @@ _LONGEST_TEXT: Final = 500
 class StepRequest(request.Request):
     """A step for the device of a lease.
 
-    :ivar device: the function, or the slot of its mediated device.
     :ivar members: the functions of the lease, or the parent of its slot.
     :ivar cards: the function that programs the region, in a programming only.
     :ivar arguments: those of the vendor's function behind its target.
@@ -123,8 +122,6 @@ def entry_point(
 ) -> Callable[..., CallResult]:
     """Return the function that serves the calls of a step.
 
-    :param function: the vendor's.
-    :param parameters: its parameters behind the target.
     :param of_parent: whether it holds the lock of the parent as well.
     """
 
@@ -144,14 +141,11 @@ def entry_point(
                 return _result(function, call.target, call.arguments)
 
         first, *beside = call.locks
-        return worker.run(
-            [first],
-            call.epoch,
-            call.milliseconds / 1000,
-            job,
-            parents=call.parents if of_parent else (),
-            beside=beside,
-        )[0]
+        seconds, parents = call.milliseconds / 1000, call.parents if of_parent else ()
+        answers = worker.run(
+            [first], call.epoch, seconds, job, parents=parents, beside=beside
+        )
+        return answers[0]
 
     return serve
 
@@ -159,11 +153,7 @@ def entry_point(
 def health_entry_point(
     function: Callable[..., Any], parameters: Parameters
 ) -> Callable[..., CallResult]:
-    """Return the function that serves the calls of a health step.
-
-    :param function: the vendor's.
-    :param parameters: its parameters behind the target.
-    """
+    """Return the function that serves the calls of a health step."""
 
     @request.serving(HealthRequest)
     @functools.wraps(function)
@@ -174,9 +164,9 @@ def health_entry_point(
 
         def job(_index: int) -> CallResult:
             with _unchanged((call.function,)):
-                targets.check_claims((call.function,), "")
+                claims.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
-                root = rootconf.last_read()
+                root = permissions.last_read()
                 root.check_allows(address, *functions.vfs(address))
                 target = StepTarget("", address, (address,))
                 return _result(function, target, call.arguments)
@@ -209,8 +199,6 @@ def _unchanged(present: Sequence[BindTarget]) -> Iterator[None]:
     """Check that functions are the expected ones, before and after the block.
 
     A replacement of the device may have received the writes.
-
-    :raises CallRefused: one is not.
     """
     for each in present:
         functions.check_identity(each.address, each.identity)
@@ -222,14 +210,10 @@ def _unchanged(present: Sequence[BindTarget]) -> Iterator[None]:
 
 
 def _check_claims(call: StepRequest) -> None:
-    """Check that no other lease has taken a function, or the slot.
-
-    :raises CallRefused: one has.
-    """
     if isinstance(call.device, MdevSlot):
         mdev.check_claim(call.device, call.lease)
     else:
-        targets.check_claims(call.members, call.lease)
+        claims.check_claims(call.members, call.lease)
 
 
 def _check_permission(call: StepRequest) -> None:
@@ -239,49 +223,43 @@ def _check_permission(call: StepRequest) -> None:
     root's configuration has changed since: the helper's record of the lease decides. It
     is made before the first step that prepares the device, and by the calls that take
     it; it ends once the plugin has returned the device.
-
-    :raises CallRefused: DENIED.
-    :raises OSError: a record cannot be written.
     """
     if call.purpose is StepPurpose.RETURN and _is_recorded(call):
         return
-    root = rootconf.last_read()
+    root = permissions.last_read()
     if isinstance(call.device, MdevSlot):
         is_allowed = root.allows_mdev(call.device.type)
     else:
-        is_allowed = not any(
-            targets.is_denied(each, call.members) for each in call.members
-        )
+        places = call.target.functions
+        is_allowed = not any(root.denies_lease(each, places) for each in places)
         is_allowed = is_allowed and all(
             root.allows(each.address, *functions.vfs(each.address))
             for each in call.other_cards
         )
     if not is_allowed:
-        raise rootconf.denied()
+        raise permissions.denied()
     if call.purpose is StepPurpose.PREPARE and call.releaser:
         _record(call)
 
 
 def _is_recorded(call: StepRequest) -> bool:
-    """Return whether the helper has the entire device on record for the lease."""
     if call.other_cards:
         return False
     if isinstance(call.device, MdevSlot):
         return mdev.holder_of(call.device) == call.lease
     return all(
-        record.lease_of(each.address, each.identity, call.lease) == call.lease
+        claims.lease_of(each.address, each.identity, call.lease) == call.lease
         for each in call.members
     )
 
 
 def _record(call: StepRequest) -> None:
-    """Record the device for the lease, with the plugin that has to release it."""
     if isinstance(call.device, MdevSlot):
         mdev.record_slot(call.device, call.lease, call.releaser)
         return
     for each in call.members:
         own = (each.address, each.identity, call.lease)
-        found = record.of(*own) or record.present(*own, FunctionUse.HOST)
+        found = claims.record_of(*own) or record.present(*own, FunctionUse.HOST)
         found = dataclasses.replace(found, serial=found.serial or each.serial)
         if found.releaser != call.releaser or not record.exists(each.address):
             record.write(dataclasses.replace(found, releaser=call.releaser))
@@ -290,7 +268,6 @@ def _record(call: StepRequest) -> None:
 def _result(
     function: Callable[..., Any], target: StepTarget, arguments: tuple[Plain, ...]
 ) -> CallResult:
-    """Run the vendor's function; return its result, or its error."""
     try:
         value = function(target, *arguments)
     except CallRefused:

@@ -19,8 +19,8 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf
-from os_acc.privsep.state_files import StateFile
+from os_acc.privsep import claims, functions, kernel, permissions
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
@@ -42,8 +42,8 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
-    if not rootconf.last_read().allows_vgpu(address, kind):
-        raise rootconf.denied(kind)
+    if not permissions.last_read().allows_vgpu(address, kind):
+        raise permissions.denied(kind)
     if found:
         if not owner:
             _mark(address, target.lease, _NOT_OURS)
@@ -97,17 +97,14 @@ def delete_vgpu(target: StepTarget) -> None:
 def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
     """Return the lease of a step, and the lost one whose device it has taken over."""
     identity = functions.identity(address)
-    found = record.of(address, identity) if identity else None
+    found = claims.record_of(address, identity) if identity else None
     if found is None or found.lease != target.lease or not found.first:
         return (target.lease,)
     return target.lease, found.first
 
 
 def _address(target: StepTarget) -> PciAddress:
-    """Return the VF of the lease; its IOMMU group may have lower functions.
-
-    :raises OSError: EINVAL: the lease has a mediated device.
-    """
+    """Return the VF of the lease; its IOMMU group may have lower functions."""
     if not isinstance(target.address, PciAddress):
         raise OSError(errno.EINVAL, f"{target.address} is no VF", _CURRENT)
     return target.address

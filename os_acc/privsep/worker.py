@@ -13,11 +13,10 @@ every call that writes runs in one forked child:
   the moment of the fork), exits by ``_exit``, and is never signalled: signals
   from a terminal or a service manager to all processes at once stay blocked.
 
-The lock files also carry the epoch of the last operation. A call that a client
-queued before it died, and whose work has been rolled back since, carries a lower
-epoch and is refused. An epoch more than a day ahead of the clock, and of all
-earlier epochs, is refused as well, and not recorded: every later call would carry
-a lower one.
+The lock files also carry the epoch of the last operation. A call that a client queued
+before it died, and whose work has been rolled back since, carries a lower epoch and is
+refused. An epoch more than a day ahead of the clock, and of all earlier epochs, is
+refused as well, and not recorded: every later call would carry a lower one.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, rootconf, state_files
+from os_acc.privsep import permissions, record
 from os_acc.privsep.locks import open_lock, open_parent
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
 
-LOCKS = state_files.LOCKS
 # Two live callers never use one device at the same time: the holder of the
 # lock is a child whose caller is gone, or it is stuck.
 _LOCK_SECONDS = 2.0
@@ -119,7 +117,7 @@ def run(
     deadline = time.monotonic() + seconds
     _reap()
     # The child reads no file of root's.
-    rootconf.current()
+    permissions.current()
     locks: list[int] = []
     outer: list[int] = []
     try:

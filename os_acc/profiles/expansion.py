@@ -11,15 +11,23 @@ Cyborg, the flavor can contain the groups themselves.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from oslo_config import cfg
+
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile, index_of
-from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
-from os_acc.profiles.options import ProfileSource
-from os_acc.scheduling import accel_keys, request_groups
+from os_acc.objects.request_group import (
+    NUMBERED_SUFFIX,
+    DeviceProfile,
+    GroupPolicy,
+    profile_index,
+)
+from os_acc.profiles.options import ProfileSettings
+from os_acc.profiles.sources import Cyborg, ProfileFiles, ProfileSource
+from os_acc.scheduling import accel_keys, extra_specs
 
 #: The extra spec that names a flavor's profile. A request has at most one profile.
 KEY: Final = accel_keys.DEVICE_PROFILE
@@ -80,14 +88,50 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
             _check_same(specs, key, value, profile)
             found[key] = value
     if len(own) <= 1 < len(own) + len(profile.groups) and not _has_policy(specs):
-        found[request_groups.GROUP_POLICY] = GroupPolicy.NONE.value
+        found[extra_specs.GROUP_POLICY] = GroupPolicy.NONE.value
     return ExpandedFlavor(found, profile.name)
+
+
+class ProfileLookup:
+    """Look up the device profiles of flavors.
+
+    :raises InvalidConfiguration: an option is invalid.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = ProfileSettings.load(conf)
+        self.source: ProfileSource = (
+            Cyborg(conf)
+            if self._settings.source == "cyborg"
+            else ProfileFiles(self._settings.catalogue)
+        )
+
+    def expanded(self, specs: object, deadline: float) -> ExpandedFlavor:
+        """See :func:`expanded`.
+
+        Without a configured source, the profile is left to Nova and Cyborg, as it
+        is without os_acc: its name is returned as ``unreadable``.
+        """
+        if (name := named(specs)) and self._are_nowhere():
+            return ExpandedFlavor(specs, unreadable=name)
+        return expanded(specs, self.source, deadline)
+
+    def _are_nowhere(self) -> bool:
+        """Return whether no source is configured, and the default has no file."""
+        if self._settings.source != "catalogue" or self._settings.is_set:
+            return False
+        try:
+            # lstat(): a dangling link is a configured source.
+            os.lstat(self._settings.catalogue)
+        except OSError as error:
+            # Reading the file reports any other error.
+            return isinstance(error, FileNotFoundError)
+        return False
 
 
 def _check_same(
     specs: Mapping[Any, object], key: str, value: str, profile: DeviceProfile
 ) -> None:
-    """Reject a key of the flavor that contradicts the profile."""
     own = accel_keys.find(key)
     if own is None or key not in specs:
         return
@@ -100,7 +144,7 @@ def _check_same(
         )
 
 
-def of_its_own(specs: object) -> object:
+def without_profile(specs: object) -> object:
     """Return a flavor's extra specs without those of its profile's groups.
 
     The profile is not read.
@@ -114,7 +158,7 @@ def of_its_own(specs: object) -> object:
 
 def _is_of_profile(key: object) -> bool:
     own = accel_keys.find(key) if isinstance(key, str) else None
-    return key == KEY or (own is not None and index_of(own.suffix) is not None)
+    return key == KEY or (own is not None and profile_index(own.suffix) is not None)
 
 
 def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
@@ -158,8 +202,8 @@ def lacks_policy(specs: Mapping[str, str]) -> bool:
 def _has_policy(specs: Mapping[Any, object]) -> bool:
     """Return whether a flavor has a valid policy; the parser warns of others."""
     return (
-        request_groups.GROUP_POLICY in specs
-        and request_groups.policy(specs[request_groups.GROUP_POLICY]) is not None
+        extra_specs.GROUP_POLICY in specs
+        and extra_specs.group_policy(specs[extra_specs.GROUP_POLICY]) is not None
     )
 
 
@@ -168,5 +212,5 @@ def _numbered(specs: Mapping[Any, object]) -> set[str]:
     return {
         suffix
         for key in specs
-        if isinstance(key, str) and (suffix := request_groups.suffix_of(key))
+        if isinstance(key, str) and (suffix := extra_specs.suffix_of(key))
     }

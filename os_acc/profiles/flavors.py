@@ -21,8 +21,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.profiles.options import NOVA
 from os_acc.rest import responses
-from os_acc.rest.client import ServiceClient
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service, ServiceClient
 
 if TYPE_CHECKING:
     from requests import Response
@@ -63,11 +62,7 @@ class Flavors:
         self._link = ServiceClient(conf, SERVICE)
 
     def apply(
-        self,
-        flavor: str,
-        properties: Mapping[str, str],
-        prefix: str,
-        deadline: float,
+        self, flavor: str, properties: Mapping[str, str], prefix: str, deadline: float
     ) -> FlavorUpdate:
         """Set a profile's properties, and remove those of an earlier profile.
 
@@ -105,8 +100,8 @@ class Flavors:
                 return found_id, name
             if name == flavor:
                 named.append((found_id, name))
-        for each in named:
-            return each
+        if named:
+            return named[0]
         raise exception.NotFound(
             f"Nova has no flavor {exception.show(flavor)}",
             hint="'openstack flavor list --all' lists the existing ones",
@@ -118,13 +113,8 @@ class Flavors:
         marker, before = "", set()
         while True:
             asked = {"is_public": "None", **({"marker": marker} if marker else {})}
-            page = self._ask(
-                "GET",
-                f"/flavors?{urllib.parse.urlencode(asked)}",
-                "the flavors",
-                _page,
-                deadline,
-            )
+            path = f"/flavors?{urllib.parse.urlencode(asked)}"
+            page = self._ask("GET", path, "the flavors", _page, deadline)
             yield from page
             # A marker that repeats would lead to an endless loop.
             if not page or page[-1][0] in before:

@@ -7,36 +7,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Iterator
-from typing import Final, Protocol, Self, TypeAlias
+from typing import Final, Self
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile
-
-#: A profile, or the error of one that cannot be used.
-CheckedProfile: TypeAlias = DeviceProfile | exception.OsAccError
-
-
-class ProfileSource(Protocol):
-    """A source of device profiles."""
-
-    def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """Return the profile with this name or UUID.
-
-        :param deadline: on the clock of :func:`time.monotonic`.
-        :raises NotFound: the source does not have the profile.
-        :raises InvalidProfile: the profile is invalid.
-        :raises ServiceUnavailable: the source does not answer.
-        """
-
-    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
-        """Yield the profiles or their errors, each with its source, in no order.
-
-        :raises ServiceUnavailable: the source does not answer.
-        """
-
 
 GROUP = cfg.OptGroup(
     "os_acc_profiles",

@@ -18,8 +18,12 @@ import os_resource_classes as orc
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.profile import DeviceProfile, ProfileGroup, suffix_of
-from os_acc.objects.request import RequestGroup
+from os_acc.objects.request_group import (
+    DeviceProfile,
+    ProfileGroup,
+    RequestGroup,
+    profile_suffix,
+)
 from os_acc.scheduling import accel_keys, extra_specs
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,255}")
@@ -145,7 +149,7 @@ def group(name: str, index: int, given: object) -> ProfileGroup:
             f"{where} is {exception.show(given)}, not a mapping"
         )
     properties = tuple(_property(where, *item) for item in given.items())
-    bare = ProfileGroup(index, properties, RequestGroup(suffix_of(index)))
+    bare = ProfileGroup(index, properties, RequestGroup(profile_suffix(index)))
     return dataclasses.replace(bare, request=_request(where, bare))
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from requests import Response
 
 
-#: Characters of a number. Python refuses to read or write an integer of more than
-#: 4300 decimal digits; 1,000 characters, also hexadecimal ones, stay below.
-LONGEST_NUMBER: Final = 1_000
+# Characters of a number. Python refuses to read or write an integer of more than
+# 4300 decimal digits.
+_LONGEST_NUMBER: Final = 1_000
 
 
 class ResponseUnreadable(Exception):
@@ -61,16 +61,11 @@ class UnusableValue:
         return f"<{self.why}>"
 
 
-def too_long(number: str) -> UnusableValue | None:
-    """Return the stand-in for a number with too many characters; None for others."""
-    if len(number) <= LONGEST_NUMBER:
-        return None
-    return UnusableValue(f"a number of {len(number)} characters")
-
-
 def integer(number: str) -> int | UnusableValue:
     """Return an integer of JSON; see ``parse_int`` of :func:`json.loads`."""
-    return too_long(number) or int(number)
+    if len(number) <= _LONGEST_NUMBER:
+        return int(number)
+    return UnusableValue(f"a number of {len(number)} characters")
 
 
 #: The largest integer that is accepted: a signed 64-bit integer, as in databases.
@@ -210,7 +205,7 @@ def refusal(answer: Response) -> str:
     """Return the message of a rejection, or the HTTP status if it has none.
 
     Nova and Keystone answer ``{kind: {"message": ...}}``, Placement
-    ``{"errors": [{"detail": ...}]}``, Glance a page of HTML.
+    ``{"errors": [{"detail": ...}]}``, Glance ``{"message": ...}`` with HTML.
     """
     try:
         detail = " ".join(_detail(document(answer)).split())
@@ -223,6 +218,8 @@ def refusal(answer: Response) -> str:
 
 
 def _detail(body: JsonValue) -> str:
+    if "message" in body:
+        return body["message"].text().replace("<br />", " ")
     if "errors" in body:
         for each in body["errors"]:
             return each["detail"].text()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keystone session and endpoint of a service, and the limits of its responses.
+"""The limits of responses, and the classes of keystoneauth1's exceptions.
 
 requests does not limit the size of a response. Here the responses of all services,
 Keystone included, are limited in the bytes of the body and the number of JSON values;
@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import io
 import math
-import re
 import ssl
 import threading
 import time
@@ -22,16 +21,12 @@ from typing import Any, Final
 
 import requests
 import urllib3.exceptions
-from keystoneauth1 import adapter as ksa_adapter
 from keystoneauth1 import exceptions as ksa
-from keystoneauth1 import loading
 from keystoneauth1 import session as ksa_session
-from keystoneauth1.loading import adapter as adapter_loading
 from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.rest.responses import ResponseUnreadable
-from os_acc.rest.service import VERSIONS, Service
 
 #: Bytes of a response. Placement's list for a node with 1,000 providers has one
 #: megabyte, Cyborg's of 10,000 device profiles six, a Glance page with 200 images
@@ -41,17 +36,10 @@ MOST_BYTES: Final = 16 << 20
 #: have 150,000 values. Python needs up to a hundred bytes for each.
 MOST_VALUES: Final = 1 << 20
 _PIECE: Final = 1 << 16
-#: The Accept header of requests for streamed image data; their responses are not
-#: limited here. glanceclient streams every response, and then reads all of it.
+#: The Accept header of requests for streamed image data, which are not limited here.
 DATA: Final = "application/octet-stream"
 # Statuses of a response with image data.
 _WITH_DATA: Final = (200, 206)
-# The least values of the options in seconds.
-_SECONDS: Final = {
-    "timeout": 0.001,
-    "connect_retry_delay": 0.0,
-    "status_code_retry_delay": 0.0,
-}
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,61 +122,8 @@ def _read(response: requests.Response, deadline: float) -> None:
     response.encoding = "utf-8"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServiceAccess:
-    """The session, credentials and endpoint of a service.
-
-    :ivar auth: the auth plugin.
-    :ivar where: the endpoint and the retries, arguments of a keystoneauth1 adapter.
-    """
-
-    session: ksa_session.Session
-    auth: Any
-    where: dict[str, Any]
-
-    def adapter(self, kind: type[ksa_adapter.Adapter] = ksa_adapter.Adapter) -> Any:
-        """Return an adapter of keystoneauth1, or a client that is one."""
-        return kind(self.session, auth=self.auth, **self.where)
-
-
-def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
-    """Read the options, without any request.
-
-    :raises InvalidConfiguration: options are missing or invalid.
-    """
-    name = service.group.name
-    try:
-        service.register(conf)
-        group = conf[name]
-        auth = loading.load_auth_from_conf_options(conf, name)
-        if auth is None:
-            raise exception.InvalidConfiguration(
-                f"[{name}] auth_type is not set",
-                reason=exception.ConfigurationReason.NOT_CONFIGURED,
-                hint="set it and the other credentials, or set auth_section to a "
-                "section with credentials, such as placement",
-            )
-        where = _where(service, group)
-        session = loading.load_session_from_conf_options(
-            conf,
-            name,
-            session=_http(group),
-            # Of the requests to Keystone; the adapter has those of the service.
-            connect_retries=where.get("connect_retries") or 0,
-        )
-    except exception.InvalidConfiguration:
-        raise
-    # cfg.Error: values of the wrong type. TypeError: combinations that
-    # keystoneauth1 rejects. OSError: unknown TLS ciphers.
-    except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
-        raise exception.InvalidConfiguration(
-            f"[{name}] cannot be used: {error}",
-            hint="see the documentation of keystoneauth1's options",
-        ) from error
-    return ServiceAccess(session, auth, where)
-
-
-def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
+def http_session(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
+    """Return a session with the TLS options of a group, whose responses are limited."""
     # The oldest supported keystoneauth1 lacks the TLS options.
     tls = {
         name: getattr(group, name)
@@ -199,30 +134,6 @@ def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     for scheme in ("http://", "https://"):
         session.mount(scheme, LimitedAdapter(**tls))
     return session
-
-
-def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
-    for name in VERSIONS:
-        if group[name]:
-            raise exception.InvalidConfiguration(
-                f"[{service.group.name}] {name} is {group[name]}",
-                hint=f"leave it out: {service.spoken}",
-            )
-    for name, least in _SECONDS.items():
-        # "not >=" also rejects a NaN.
-        if group[name] is not None and not group[name] >= least:
-            raise exception.InvalidConfiguration(
-                f"[{service.group.name}] {name} is {group[name]}",
-                hint=f"set it to at least {least} seconds, or leave it out",
-            )
-    where: dict[str, Any] = {}
-    adapter_loading.process_conf_options(group, where)
-    if service.version and (override := where["endpoint_override"]):
-        # Every requested path contains the version.
-        where["endpoint_override"] = re.sub(
-            rf"/{service.version}(\.\d+)?/*$", "", override
-        )
-    return where
 
 
 # -- exceptions ------------------------------------------------------------------

@@ -14,11 +14,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects import bitstream_requests
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.bitstream import BitstreamRequest, parse_bitstream_request
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
-from os_acc.scheduling.request_groups import text_of
+from os_acc.objects.request_group import NUMBERED_SUFFIX, AttachTarget
 
 #: The namespaces that take a group's suffix; they are synonyms.
 NAMESPACES: Final = ("accel", "os_acc")
@@ -31,11 +29,8 @@ DEVICE_PROFILE: Final = "accel:device_profile"
 class KeyTreatment(enum.Enum):
     """The purpose of a key about accelerators: the field of its request group."""
 
-    #: It selects the bitstream of a region: a field of BitstreamRequest.
     BITSTREAM = "bitstream_request"
-    #: It selects the attach target of the accelerators.
     TARGET = "attach_target"
-    #: It sets the NUMA policy.
     POLICY = "numa_policy"
 
 
@@ -76,10 +71,18 @@ class AccelKey:
     name: str
     value: str | None = None
 
-    @property
-    def treatment(self) -> KeyTreatment | None:
-        """The purpose of the key; None if the name is unknown."""
-        return KEYS.get(self.name)
+
+def text_of(key: str, value: object) -> str:
+    """Return the value of an extra spec, which must be text.
+
+    :raises InvalidExtraSpec: it is not text.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} is {exception.show(value)}, "
+            f"a {type(value).__name__}, not text"
+        )
+    return value
 
 
 def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
@@ -119,13 +122,14 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
-    if own.treatment is None:
+    treatment = KEYS.get(own.name)
+    if treatment is None:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: "
             f"{exception.show(own.name)} is not a key of os_acc",
             hint=exception.did_you_mean(own.name, KEYS),
         )
-    if own.treatment is KeyTreatment.BITSTREAM:
+    if treatment is KeyTreatment.BITSTREAM:
         return _bitstream_request(own, value)
     choices = CHOICES[own.name]
     text = text_of(own.key, value)
@@ -134,7 +138,7 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
             f"extra spec {exception.show(own.key)} is {exception.show(text)}",
             hint=exception.did_you_mean(text, choices),
         )
-    if own.treatment is KeyTreatment.TARGET:
+    if treatment is KeyTreatment.TARGET:
         return AttachTarget(text)
     return NUMAPolicy(text)
 
@@ -150,7 +154,7 @@ def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:
             )
         text = own.value
     try:
-        return bitstream_requests.read(own.name, text)
+        return parse_bitstream_request(own.name, text)
     except exception.InvalidInput as error:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {error.message}", hint=error.hint

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from os_acc import exception
-from os_acc.objects.request import GroupPolicy, RequestGroup, title
+from os_acc.objects.request_group import GroupPolicy, RequestGroup, title
 
 #: The provider of each (suffix of the group, resource class).
 Assignment: TypeAlias = Mapping[tuple[str, str], str]

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from os_acc.numa import affinity, nearest
-from os_acc.numa.affinity import GuestCells
+from os_acc.numa import nearest
+from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology
 
 #: Combinations of cells that are tried for a candidate at most, by kind.
@@ -53,6 +53,9 @@ class ProviderState:
     free: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+
+
+_UNKNOWN: Final = ProviderState()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,10 +112,10 @@ class HostView:
 
     def is_exhausted(self, use: Use) -> bool:
         """Return whether earlier servers of the request leave too little."""
-        state = self.providers.get(use.provider)
+        free = self.providers.get(use.provider, _UNKNOWN).free
         return any(
             (claimed := self.claimed.get((use.provider, name), 0))
-            and (state is None or claimed + units > state.free.get(name, 0))
+            and claimed + units > free.get(name, 0)
             for name, units in use.units.items()
         )
 
@@ -129,23 +132,24 @@ class HostView:
 
     def cells(self, use: Use) -> frozenset[int]:
         """Return the known cells of a provider."""
-        state = self.providers.get(use.provider)
-        return frozenset() if state is None else state.cells
+        return self.providers.get(use.provider, _UNKNOWN).cells
 
-    def affinity(self, use: Use, guest: GuestCells) -> Affinity | None:
-        """Return the best allowed affinity of a provider to a guest.
+    def tier(self, use: Use, guest: GuestCells) -> int | None:
+        """Return the tier of the best allowed affinity of a provider to a guest.
 
         A provider whose cells are not known is allowed: the claim decides.
 
-        :returns: None: the policy allows none of its cells.
+        :returns: the index in :data:`.nearest.ORDER`; None: the policy allows none of
+            its cells.
         """
         if not guest.cells:
-            return Affinity.LOCAL
-        found = [guest.affinity(cell) for cell in self.cells(use)]
-        allowed = [each for each in found if affinity.allows(use.policy, each)]
-        if not found:
-            return Affinity.UNKNOWN
-        return min(allowed, key=nearest.ORDER.index, default=None)
+            return nearest.ORDER.index(Affinity.LOCAL)
+        cells = self.cells(use)
+        if not cells:
+            return nearest.ORDER.index(Affinity.UNKNOWN)
+        found = map(guest.affinity, cells)
+        allowed = (each for each in found if allows(use.policy, each))
+        return min(map(nearest.ORDER.index, allowed), default=None)
 
 
 def uses_of(
@@ -213,10 +217,8 @@ def _place(
 
 
 def _tier(uses: Sequence[Use], view: HostView, guest: GuestCells) -> int | None:
-    found = [view.affinity(use, guest) for use in uses]
-    if None in found:
-        return None
-    return sum(nearest.ORDER.index(each) for each in found if each is not None)
+    tiers = [view.tier(use, guest) for use in uses]
+    return None if None in tiers else sum(filter(None, tiers))
 
 
 def _combinations(uses: Sequence[Use], view: HostView) -> Iterator[frozenset[int]]:
@@ -239,7 +241,7 @@ def _allowed_cells(
         host.id
         for host in topology.cells
         if any(
-            affinity.allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
+            allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
             for cell in cells
         )
     ]

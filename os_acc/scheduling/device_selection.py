@@ -5,19 +5,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from os_acc import exception
-from os_acc.numa.affinity import GuestCells, allows
-from os_acc.numa.nearest import EqualDevices, GroupDemand, divide
-from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.numa.nearest import DevicePool, GroupDemand, divide
+from os_acc.numa.policies import NOTHING_SAID, GuestCells, Policies, allows
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.numa import Affinity, NUMATopology
-from os_acc.objects.request import title
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology
+from os_acc.objects.request_group import GroupAllocation, title
 
 #: A guest whose cells are unknown.
 ANYWHERE: Final = GuestCells(NUMATopology())
@@ -75,12 +74,13 @@ class DeviceSelector:
             for each in wanted
         }
         _check_enough(wanted, providers, free)
-        shelves = self._shelves(free)
+        pools = self._pools(free)
         shares = divide(
-            [self._demand(each, shelves) for each in wanted],
-            [EqualDevices(shelf.node, len(shelf.handles)) for shelf in shelves],
+            [self._demand(each, pools) for each in wanted],
+            [DevicePool(uuid, alike[0].numa_node, len(alike)) for uuid, alike in pools],
             self.guest,
         )
+        left = [iter(alike) for _uuid, alike in pools]
         chosen: list[SelectedDevice] = []
         for each, share in zip(wanted, shares, strict=True):
             provider = providers[each.provider_uuid]
@@ -88,14 +88,16 @@ class DeviceSelector:
                 raise self._unmet(each, provider, free[provider.uuid], sum(share))
             chosen += [
                 SelectedDevice(each, provider, handle, self._affinity(handle))
-                for shelf, number in zip(shelves, share, strict=True)
-                for handle in shelf.take(number)
+                for alike, number in zip(left, share, strict=True)
+                for handle in itertools.islice(alike, number)
             ]
         return tuple(chosen)
 
-    def _shelves(self, free: Mapping[str, Sequence[AttachHandle]]) -> list[_Shelf]:
-        """Group free devices that are interchangeable for the guest."""
-        shelves: dict[object, _Shelf] = {}
+    def _pools(
+        self, free: Mapping[str, Sequence[AttachHandle]]
+    ) -> list[tuple[str, list[AttachHandle]]]:
+        """Return the free devices of each provider that are alike for the guest."""
+        pools: dict[tuple[str, object], list[AttachHandle]] = {}
         for provider, handles in free.items():
             for handle in handles:
                 near = (handle.numa_node, handle.numa_policy)
@@ -104,27 +106,27 @@ class DeviceSelector:
                     for key, those in self.reaching.items()
                     if handle.address in those
                 )
-                alike = (provider, groups, near if self.guest.cells else None)
-                new = _Shelf(provider, handle.numa_node, [])
-                shelves.setdefault(alike, new).handles.append(handle)
-        return list(shelves.values())
+                alike = groups, near if self.guest.cells else None
+                pools.setdefault((provider, alike), []).append(handle)
+        return [(provider, handles) for (provider, _), handles in pools.items()]
 
     def _demand(
-        self, wanted: GroupAllocation, shelves: Sequence[_Shelf]
+        self, wanted: GroupAllocation, pools: Sequence[tuple[str, list[AttachHandle]]]
     ) -> GroupDemand:
-        return GroupDemand(
-            wanted.amount,
-            tuple(
-                place
-                for place, shelf in enumerate(shelves)
-                if shelf.provider == wanted.provider_uuid
-                and self._reaches(wanted, shelf.handles[0])
-                and self._allows(wanted, shelf.handles[0])
-            ),
+        allowed = tuple(
+            place
+            for place, (provider, (first, *_)) in enumerate(pools)
+            if provider == wanted.provider_uuid
+            and self._reaches(wanted, first)
+            and self._allows(wanted, first)
         )
+        return GroupDemand(wanted.amount, allowed)
+
+    def _policy(self, wanted: GroupAllocation, handle: AttachHandle) -> NUMAPolicy:
+        return self.policies.sources(wanted, handle).effective
 
     def _allows(self, wanted: GroupAllocation, handle: AttachHandle) -> bool:
-        policy = self.policies.effective(wanted, handle)
+        policy = self._policy(wanted, handle)
         return allows(policy, self.guest.affinity(handle.numa_node))
 
     def _reaches(self, wanted: GroupAllocation, handle: AttachHandle) -> bool:
@@ -145,7 +147,7 @@ class DeviceSelector:
         fitting = sum(self._allows(wanted, each) for each in free)
         if len(free) < wanted.amount or fitting == len(free):
             return self._unreached(wanted, provider, got)
-        policies = {self.policies.effective(wanted, each).value for each in free}
+        policies = {self._policy(wanted, each).value for each in free}
         cells = ", ".join(map(str, self.guest.cells))
         others = fitting - got
         rest = f" ({others} of {fitting} go to other groups)" if others else ""
@@ -183,20 +185,6 @@ class DeviceSelector:
     def _place(self, node: int | None) -> str:
         affinity = self.guest.affinity(node).value
         return "in no known cell" if node is None else f"in cell {node} ({affinity})"
-
-
-@dataclasses.dataclass(slots=True)
-class _Shelf:
-    """Devices of one provider that are interchangeable for a guest."""
-
-    provider: str
-    node: int | None
-    handles: list[AttachHandle]
-
-    def take(self, number: int) -> list[AttachHandle]:
-        """Remove and return the first ``number`` devices."""
-        taken, self.handles = self.handles[:number], self.handles[number:]
-        return taken
 
 
 def _check_offered(

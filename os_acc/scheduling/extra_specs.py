@@ -4,8 +4,8 @@
 
 Three readers share a flavor, and each keeps its own rules. Keys that Nova drops
 with a warning in ``resources[S]:``, ``trait[S]:`` and ``group_policy`` are
-dropped here with the same warning (:mod:`.request_groups`). Requests that
-Placement answers with 400 are errors here: the rules are those of Placement 16,
+dropped here with the same warning (``nova.scheduler.utils.ResourceRequest``). Requests
+that Placement answers with 400 are errors here: the rules are those of Placement 16,
 microversion 1.36 (``placement.lib.RequestGroup`` and
 ``placement.handlers.allocation_candidate``). The keys of os_acc are strict
 (:mod:`.accel_keys`). Keys of other namespaces are ignored.
@@ -18,16 +18,80 @@ error, since Nova fills that group from the flavor's VCPUs and memory.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from os_acc import exception
-from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
-from os_acc.scheduling import accel_keys, request_groups
+import os_resource_classes as orc
+from oslo_log import log
 
+from os_acc import exception
+from os_acc.objects.request_group import (
+    MAX_AMOUNT,
+    NUMBERED_SUFFIX,
+    PLACEMENT_NAME,
+    AttachTarget,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+    title,
+)
+from os_acc.scheduling import accel_keys
+
+LOG = log.getLogger(__name__)
+
+#: Nova's key for all PCI devices of a guest; validated by its consumer.
+PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
+GROUP_POLICY: Final = "group_policy"
+
+# Nova's XS_KEYPAT, so that both accept the same keys.
+_GRANULAR = re.compile(rf"^(resources|trait)({NUMBERED_SUFFIX})?:(.*)$")
+# Keys easily mistaken for one of these, or for Placement's parameters.
+_LOOKS_LIKE_IT = re.compile(
+    r"(resource|trait|required|forbidden|group.?polic|limit$"
+    r"|in_tree|member_of|same_subtree|root_required)",
+    re.IGNORECASE,
+)
 # Maximum number of names in an error message.
 _SHOWN: Final = 8
+
+
+def parse(flavor_extra_specs: object) -> FlavorRequest:
+    """Parse the request groups of a flavor.
+
+    :param flavor_extra_specs: the flavor's mapping of text to text, or None.
+    :raises InvalidExtraSpec: not a mapping of text; a malformed name; a group
+        that Placement would reject; several numbered groups without
+        ``group_policy``; an unknown key of os_acc; a group that requests two
+        bitstreams, or a bitstream without an accelerator.
+    """
+    specs = _sorted_items(flavor_extra_specs)
+    groups: dict[str, RequestGroup] = {}
+    policy = None
+    for key, value in specs:
+        if key == GROUP_POLICY:
+            policy = group_policy(value)
+        else:
+            _read(key, value, groups)
+    _add_own(specs, groups)
+    resources = [each for group in groups.values() for each in group.resources]
+    for suffix, group in groups.items():
+        # Nova strips amounts of zero.
+        some = tuple((name, amount) for name, amount in group.resources if amount)
+        groups[suffix] = dataclasses.replace(group, resources=some)
+    request = FlavorRequest(
+        groups=tuple(
+            group
+            for suffix, group in sorted(groups.items())
+            if group != RequestGroup(suffix)
+        ),
+        policy=policy,
+        zeroed=frozenset(name for name, amount in resources if not amount),
+        pci_numa_policy=dict(specs).get(PCI_NUMA_POLICY),
+    )
+    check(request)
+    return request
 
 
 def check(request: FlavorRequest) -> None:
@@ -88,47 +152,6 @@ def _check_policy(request: FlavorRequest) -> None:
         )
 
 
-#: Nova's key for all PCI devices of a guest; validated by its consumer.
-PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
-
-
-def parse(flavor_extra_specs: object) -> FlavorRequest:
-    """Parse the request groups of a flavor.
-
-    :param flavor_extra_specs: the flavor's mapping of text to text, or None.
-    :raises InvalidExtraSpec: not a mapping of text; a malformed name; a group
-        that Placement would reject; several numbered groups without
-        ``group_policy``; an unknown key of os_acc; a group that requests two
-        bitstreams, or a bitstream without an accelerator.
-    """
-    specs = _sorted_items(flavor_extra_specs)
-    groups: dict[str, RequestGroup] = {}
-    policy = None
-    for key, value in specs:
-        if key == request_groups.GROUP_POLICY:
-            policy = request_groups.policy(value)
-        else:
-            request_groups.read(key, value, groups)
-    _add_own(specs, groups)
-    resources = [each for group in groups.values() for each in group.resources]
-    for suffix, group in groups.items():
-        # Nova strips amounts of zero.
-        some = tuple((name, amount) for name, amount in group.resources if amount)
-        groups[suffix] = dataclasses.replace(group, resources=some)
-    request = FlavorRequest(
-        groups=tuple(
-            group
-            for suffix, group in sorted(groups.items())
-            if group != RequestGroup(suffix)
-        ),
-        policy=policy,
-        zeroed=frozenset(name for name, amount in resources if not amount),
-        pci_numa_policy=dict(specs).get(PCI_NUMA_POLICY),
-    )
-    check(request)
-    return request
-
-
 def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
     """Return keys that resemble request group keys but have no effect.
 
@@ -138,7 +161,8 @@ def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(
         key
         for key in sorted(flavor_extra_specs)
-        if request_groups.looks_like_it(key) and not request_groups.is_read(key)
+        if _LOOKS_LIKE_IT.match(key)
+        and not (key == GROUP_POLICY or _GRANULAR.match(key))
     )
 
 
@@ -169,6 +193,110 @@ def _sorted_items(specs: object) -> list[tuple[str, object]]:
                 f"{exception.show(specs[key])}) is not text"
             )
     return sorted(specs.items(), key=lambda item: item[0])
+
+
+def suffix_of(key: str) -> str | None:
+    """Return the suffix of a key's group; None: the key is about no group."""
+    match = _GRANULAR.match(key)
+    return None if match is None else match[2] or ""
+
+
+def _read(key: str, value: object, groups: dict[str, RequestGroup]) -> None:
+    """Add a key to its group; ignore keys that are not about groups.
+
+    :param groups: by suffix; with the resources of amount 0.
+    :raises InvalidExtraSpec: Placement would reject the key.
+    """
+    match = _GRANULAR.match(key)
+    if match is None:
+        return
+    kind, suffix, name = match.groups(default="")
+    group = groups.get(suffix, RequestGroup(suffix))
+    add = _with_resource if kind == "resources" else _with_trait
+    groups[suffix] = add(group, name, key, value)
+
+
+def group_policy(value: object) -> GroupPolicy | None:
+    """Return the value of ``group_policy``; None if Nova drops it.
+
+    :raises InvalidExtraSpec: it is not text.
+    """
+    text = accel_keys.text_of(GROUP_POLICY, value)
+    try:
+        return GroupPolicy(text)
+    except ValueError:
+        LOG.warning(
+            "Invalid group_policy %s. Valid values are 'none' and 'isolate'.",
+            exception.show(text),
+        )
+        return None
+
+
+def _check_name(key: str, name: str) -> None:
+    if not PLACEMENT_NAME.fullmatch(name):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)}: {exception.show(name)} is "
+            "not a valid name in Placement",
+            hint="use at most 255 characters of A-Z, 0-9 and _",
+        )
+
+
+def _with_resource(
+    group: RequestGroup, name: str, key: str, value: object
+) -> RequestGroup:
+    # In Python a bool is an int, but it is not a valid amount.
+    given = value if type(value) is int else accel_keys.text_of(key, value)
+    if not (orc.is_custom(name) or name in orc.STANDARDS):
+        LOG.warning(
+            "Received an invalid ResourceClass %s in extra_specs.",
+            exception.show(name),
+        )
+        return group
+    _check_name(key, name)
+    try:
+        amount = int(given)
+    except ValueError:
+        amount = -1
+    if amount < 0:
+        LOG.warning(
+            "Resource amounts must be nonnegative integers. Received %s for key "
+            "resources%s.",
+            exception.show(given),
+            group.suffix,
+        )
+        return group
+    if amount > MAX_AMOUNT:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} requests {exception.show(amount)}",
+            hint=f"use an amount of at most {MAX_AMOUNT}",
+        )
+    # Keys that differ only by a trailing newline have the same name.
+    amounts = dict(group.resources)
+    if amounts.setdefault(name, amount) != amount:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} requests {amount} {name}, "
+            f"but another one of {title(group.suffix)} requests {amounts[name]}",
+            hint="name a resource class once in a group; use another group for more",
+        )
+    return dataclasses.replace(group, resources=tuple(sorted(amounts.items())))
+
+
+def _with_trait(
+    group: RequestGroup, name: str, key: str, value: object
+) -> RequestGroup:
+    kind = accel_keys.text_of(key, value)
+    if kind not in ("required", "forbidden"):
+        LOG.warning(
+            "Only (required, forbidden) traits are supported. Received %s for key "
+            "trait%s.",
+            exception.show(kind),
+            group.suffix,
+        )
+        return group
+    _check_name(key, name)
+    if kind == "required":
+        return dataclasses.replace(group, required=group.required | {name})
+    return dataclasses.replace(group, forbidden=group.forbidden | {name})
 
 
 def _add_own(

@@ -15,21 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects import bitstream_requests
-from os_acc.objects.request import (
+from os_acc.objects.bitstream import names_function, names_region
+from os_acc.objects.request_group import (
+    Allocations,
     FlavorRequest,
+    GroupAllocation,
     GroupPolicy,
     RequestGroup,
-    title,
-)
-from os_acc.objects.selection import (
-    Allocations,
-    GroupAllocation,
     Selection,
     SingleProvider,
+    title,
 )
 from os_acc.scheduling.assignment import NO_PINS, Assignment
-from os_acc.scheduling.unmapped import TraitView, without_mappings
+from os_acc.scheduling.missing_mappings import TraitView, without_mappings
 
 _NOTHING_KNOWN: Final = TraitView()
 
@@ -144,8 +142,7 @@ def _of_regions(group: RequestGroup) -> tuple[str, ...]:
     return tuple(
         trait
         for trait in sorted(group.required)
-        if bitstream_requests.names_region(trait)
-        or bitstream_requests.names_function(trait)
+        if names_region(trait) or names_function(trait)
     )
 
 

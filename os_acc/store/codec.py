@@ -72,10 +72,7 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
         return kind
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        readers = tuple(
-            (name, _reader(hints[name]), NoneType in typing.get_args(hints[name]))
-            for name in _names(kind)
-        )
+        readers = tuple((name, _reader(hints[name])) for name in _names(kind))
         return functools.partial(_read_fields, kind, readers)
     return None
 
@@ -94,13 +91,11 @@ def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
 
 def _read_fields(
     kind: Callable[..., Any],
-    readers: tuple[tuple[str, Callable[[Any], Any] | None, bool], ...],
+    readers: tuple[tuple[str, Callable[[Any], Any] | None], ...],
     value: Any,
 ) -> Any:
-    fields = {}
-    for name, read, is_optional in readers:
-        part = value[name]
-        if read is not None and not (part is None and is_optional):
-            part = read(part)
-        fields[name] = part
+    fields = {
+        name: value[name] if read is None else read(value[name])
+        for name, read in readers
+    }
     return kind(**fields)

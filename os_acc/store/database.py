@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import errors, recovery, schema, small_files
+from os_acc.store import damage, errors, schema, state_files
 from os_acc.store.errors import StoreDamaged
 from os_acc.store.locks import Locks
 
@@ -55,14 +55,11 @@ class Database:
 
     def __init__(self, state_path: str, busy_timeout: float = 0.0) -> None:
         self._directory = os.path.abspath(state_path)
+        self.path = os.path.join(self._directory, _FILE)
         self._busy_timeout = busy_timeout
-        self._locks = Locks.below(self._directory)
+        self._locks = Locks(self._directory)
         # Identity of the store; a change means that leases may have been lost.
         self._identity: str | None = None
-
-    @property
-    def path(self) -> str:
-        return os.path.join(self._directory, _FILE)
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -146,27 +143,27 @@ class Database:
                 " offered",
                 self.path,
             )
-        image = recovery.rebuild(b"", self.path, is_new=not lost).image
+        image = damage.rebuild(b"", self.path, is_new=not lost).image
         self._write(image)
         return image
 
     def _replace(self, image: bytes, why: str) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
-        rebuilt = recovery.rebuild(image, self.path)
+        rebuilt = damage.rebuild(image, self.path)
         try:
             aside = self._set_aside()
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
         self._write(rebuilt.image)
         self._identity = None
-        damage = StoreDamaged(
+        replaced = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
             f" {rebuilt.recovered} leases were recovered,"
             f" {rebuilt.unreadable} could not be read",
             path=aside,
         )
-        LOG.error("%s", damage)
-        return damage
+        LOG.error("%s", replaced)
+        return replaced
 
     def _set_aside(self) -> str:
         """Give the file a second name, unless an earlier attempt has; return it."""
@@ -176,11 +173,11 @@ class Database:
         now = datetime.datetime.now(datetime.UTC)
         name = f"{self.path}.damaged-{now:%Y%m%dT%H%M%S.%fZ}"
         os.link(self.path, name)
-        small_files.sync_directory(self._directory)
+        state_files.sync_directory(self._directory)
         return name
 
     def _write(self, image: bytes) -> None:
         try:
-            small_files.replace(self.path, image, durable=True, mode=0o640)
+            state_files.replace(self.path, image, durable=True, mode=0o640)
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error

@@ -24,14 +24,13 @@ from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
-from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
-from os_acc.store import journal, providers, records, regions, requests, schema
+from os_acc.store import journal, records, regions, schema, snapshot
+from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
 from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
-from os_acc.store.recovery import restore_leases
 from os_acc.store.regions import RegionState
 from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 
@@ -192,11 +191,11 @@ class Store:
                 records.claim(connection, lease)
                 records.put(connection, lease)
                 self._record(connection, Operation.ERASE, lease)
-            requests.unbind(connection, [lease.request_uuid for lease in gone])
+            records.unbind_requests(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
             for consumer, count in counted.items():
                 rest = self._load(connection, "consumer = ?", consumer)
-                requests.shrink(connection, rest, count)
+                records.shrink_requests(connection, rest, count)
             return fresh
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
@@ -231,7 +230,7 @@ class Store:
                 (row,) = records.select(connection, "uuid = ?", lease.uuid)
                 records.put(connection, lease, str(row.payload))
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
-            requests.change_instance(
+            records.change_instance(
                 connection, [lease.request_uuid for lease in fresh], new_consumer
             )
             return fresh
@@ -264,19 +263,19 @@ class Store:
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, resource_classes.items())
-            providers.record(connection, origins, plugins, mdev_totals)
+            snapshot.record_providers(connection, origins, plugins, mdev_totals)
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
         with self._transaction() as connection:
-            return providers.read_published_names(connection)
+            return snapshot.read_published_names(connection)
 
     def change_published_names(
         self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
         """Record names as published, and others as no longer published."""
         with self._transaction() as connection:
-            providers.change_published_names(connection, added, removed)
+            snapshot.change_published_names(connection, added, removed)
 
     def mark_region_unverified(
         self, key: str, image_id: str
@@ -334,10 +333,10 @@ class Store:
         """
         with self._transaction() as connection:
             leases = self._load(connection)
-            found = requests.with_leases(
+            found = records.with_leases(
                 (
                     each
-                    for each in requests.select(connection)
+                    for each in records.select_requests(connection)
                     if not uuids or each.uuid in uuids
                 ),
                 leases,
@@ -348,7 +347,7 @@ class Store:
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
         with self._transaction() as connection:
-            requests.put(connection, made)
+            records.put_requests(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
         """Update requests, all or none.
@@ -357,18 +356,18 @@ class Store:
         """
         wanted = tuple(changed)
         with self._transaction() as connection:
-            recorded = {each.uuid for each in requests.select(connection)}
+            recorded = {each.uuid for each in records.select_requests(connection)}
             if not recorded.issuperset(each.uuid for each in wanted):
                 raise exception.NotFound(
                     "an accelerator request was deleted meanwhile",
                     kind=exception.ObjectKind.REQUEST,
                 )
-            requests.put(connection, wanted)
+            records.put_requests(connection, wanted)
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
         with self._transaction() as connection:
-            requests.delete(connection, uuids)
+            records.delete_requests(connection, uuids)
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """Return the newest events, in chronological order."""
@@ -379,7 +378,7 @@ class Store:
         """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
             leases = self._load(connection)
-            return providers.recorded_state(RecordedState, connection, leases)
+            return snapshot.recorded_state(RecordedState, connection, leases)
 
     def record_helper_claims(
         self, claimed: Mapping[DeviceAddress, str], seen: str

@@ -19,22 +19,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import os
 import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Self
-
-import fasteners
 
 from os_acc import exception
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.store import errors
 
 #: The longest pause between two attempts at a lock, in seconds.
 POLL_INTERVAL = 0.02
+_FIRST_PAUSE = POLL_INTERVAL / 20
 
 #: The lock for adding files to the bitstream cache and removing them.
 CACHE_LOCK = "4-bitstreams"
@@ -68,22 +68,17 @@ def bitstream_lock(digest: Digest) -> str:
 
 
 class Locks:
-    """The locks below one directory, which is created if missing.
+    """The locks of one state directory; their own directory is created if missing.
 
     The leading digit of a lock's name is its rank in the lock order, so sorting
     the names rules out deadlocks within one :meth:`hold`. A thread that
     acquires a lock which it already holds blocks until the deadline.
 
-    :param directory: absolute path; readable by the owner's group at most.
+    :param state_path: absolute path; readable by the owner's group at most.
     """
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-
-    @classmethod
-    def below(cls, state_path: str) -> Self:
-        """Return the locks of one state directory."""
-        return cls(os.path.join(state_path, "locks"))
+    def __init__(self, state_path: str) -> None:
+        self._directory = os.path.join(state_path, "locks")
 
     @contextlib.contextmanager
     def hold(self, names: Iterable[str], deadline: float) -> Iterator[None]:
@@ -143,7 +138,7 @@ class _Process:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queues: dict[str, _Queue] = {}
-        self.files: set[fasteners.InterProcessLock] = set()
+        self.files: set[int] = set()
 
     @contextlib.contextmanager
     def turn(self, path: str, deadline: float) -> Iterator[bool]:
@@ -164,18 +159,29 @@ class _Process:
                 if not queue.users:
                     del self._queues[path]
 
+    def open(self, path: str) -> int:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self.files.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Release the lock of a file."""
+        # First: a child that is forked here must not close another file's number.
+        self.files.discard(fd)
+        os.close(fd)
+
 
 _process = _Process()
 
 
 def _forget_parent() -> None:
     # A thread that does not exist in the child may have held the parent's guard.
-    # The files are closed now: closing one later, at garbage collection, would
-    # release the lock that the child itself acquired on it.
+    # The files are closed before the child opens any: closing one later would release
+    # the lock that the child itself acquired on it.
     global _process
     inherited, _process = _process.files, _Process()
-    for lock in inherited:
-        _close(lock)
+    for fd in inherited:
+        os.close(fd)
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -185,73 +191,60 @@ os.register_at_fork(after_in_child=_forget_parent)
 def _attempt(path: str, deadline: float) -> Iterator[bool]:
     process = _process
     with process.turn(path, deadline) as mine:
-        lock = _acquire(process, path, deadline) if mine else None
+        fd = _acquire(process, path, deadline) if mine else None
         try:
-            yield lock is not None
+            yield fd is not None
         finally:
             # A child that was forked here leaves the parent's lock alone.
-            if lock is not None and process is _process:
-                _release(process, lock, path)
+            if fd is not None and process is _process:
+                if os.path.basename(path).startswith((_CONSUMER, _BITSTREAM)):
+                    # Only the holder may do this: see the module docstring.
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                process.close(fd)
 
 
-def _acquire(
-    process: _Process, path: str, deadline: float
-) -> fasteners.InterProcessLock | None:
+def _acquire(process: _Process, path: str, deadline: float) -> int | None:
+    """Return the locked file; None: another process held it until the deadline."""
+    pause = _FIRST_PAUSE
     while True:
-        lock = fasteners.InterProcessLock(path)
-        process.files.add(lock)
-        acquired = False
-        try:
-            acquired = lock.acquire(
-                delay=POLL_INTERVAL / 20,
-                max_delay=POLL_INTERVAL,
-                timeout=_left(deadline),
-            )
-            if acquired and _is_named(lock, path):
-                return lock
-        except OSError as error:
-            acquired = False
-            _discard(process, lock)
-            raise errors.from_os_error(error, path) from error
-        except threading.ThreadError as error:
-            _discard(process, lock)
-            raise exception.StateUnavailable(
-                f"{path} cannot be locked: {error}",
-                hint="the state directory has to be on a file system with locks",
-            ) from error
-        _discard(process, lock)
-        if not acquired:
+        with contextlib.ExitStack() as opened:
+            try:
+                fd = process.open(path)
+                opened.callback(process.close, fd)
+                if _lock(fd, path):
+                    if _is_named(fd, path):
+                        opened.pop_all()
+                        return fd
+                    continue
+            except OSError as error:
+                raise errors.from_os_error(error, path) from error
+        if not (left := _left(deadline)):
             return None
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, POLL_INTERVAL)
 
 
-def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
-    """Return whether the locked file still has its name."""
-    held = os.fstat(lock.lockfile.fileno())
+def _lock(fd: int, path: str) -> bool:
+    """Lock a file; return False if another process holds its lock."""
     try:
-        named = os.stat(path)
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise exception.StateUnavailable(
+            f"{path} cannot be locked: {error}",
+            hint="the state directory has to be on a file system with locks",
+        ) from error
+    return True
+
+
+def _is_named(fd: int, path: str) -> bool:
+    """Return whether the locked file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
-    return os.path.samestat(held, named)
-
-
-def _release(process: _Process, lock: fasteners.InterProcessLock, path: str) -> None:
-    if os.path.basename(path).startswith((_CONSUMER, _BITSTREAM)):
-        # Only the holder may do this: see the module docstring.
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    _discard(process, lock)
-
-
-def _discard(process: _Process, lock: fasteners.InterProcessLock) -> None:
-    process.files.discard(lock)
-    _close(lock)
-
-
-def _close(lock: fasteners.InterProcessLock) -> None:
-    # Closing releases the lock; fasteners leaves the file open if the acquisition
-    # failed.
-    if lock.lockfile is not None:
-        lock.lockfile.close()
 
 
 def _left(deadline: float) -> float:

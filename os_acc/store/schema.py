@@ -312,7 +312,10 @@ def check(
     :raises StateUnavailable: a newer os_acc created or upgraded it.
     """
     try:
-        if _pragma(connection, "application_id") != APPLICATION_ID:
+        application, version = connection.execute(
+            "SELECT * FROM pragma_application_id, pragma_user_version"
+        ).fetchone()
+        if application != APPLICATION_ID:
             raise Damaged("it is not a store of os_acc")
         meta = read_meta(connection)
         if thorough:
@@ -325,7 +328,7 @@ def check(
         if errors.is_damage(error, sqlite3.SQLITE_ERROR):
             raise Damaged(str(error)) from error
         raise
-    if meta.version != _pragma(connection, "user_version"):
+    if meta.version != version:
         raise Damaged(f"its header does not have its version {meta.version}")
     if meta.version > len(STEPS):
         raise exception.StateUnavailable(
@@ -393,8 +396,3 @@ def _in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     add_functions(connection)
     return connection
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
-    return int(value)

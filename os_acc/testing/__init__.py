@@ -16,11 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from os_acc.testing import hosts
-from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction
-from os_acc.testing.dfl_specs import DflSpec
-from os_acc.testing.host_records import load_host
-from os_acc.testing.instances import instance, request, uuid_of
+from os_acc.testing.device_specs import AttributeSpec, DflSpec, SimulatedFunction
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
+from os_acc.testing.nova import instance, request, uuid_of
+from os_acc.testing.records import load_host
 from os_acc.testing.specs import (
     ClassDeviceSpec,
     DriverSpec,

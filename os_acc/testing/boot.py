@@ -17,13 +17,13 @@ from os_acc.testing import (
     holders,
     mdevs,
     nodes,
+    pci_attributes,
     records,
-    sriov,
     vendor_attributes,
     vfio,
 )
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 _HOST = f"{PRIVATE}/host"
 _PARAMETERS = "sys/module/vfio_pci/parameters"
@@ -51,7 +51,7 @@ def reboot(tree: Transaction, moved: Mapping[str, str] = MappingProxyType({})) -
         records.load(FunctionSpec, tree.read(path)).at(moved) for path in texts
     )
     if len({each.address for each in plugged}) < len(plugged):
-        raise drivers.refuse(errno.EEXIST, functions.FUNCTIONS)
+        raise refuse(errno.EEXIST, functions.FUNCTIONS)
     tree.drop(functions.FUNCTIONS)
     for name in ("sys", "proc", "dev", "run"):
         tree.drop(name)
@@ -75,7 +75,7 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     vendor_attributes.show(tree, function.address, stay=True)
     drivers.attach(tree, function.address)
     if function.sriov and function.sriov.boot_vfs:
-        sriov.make_vfs(tree, function, function.sriov.boot_vfs)
+        pci_attributes.make_vfs(tree, function, function.sriov.boot_vfs)
 
 
 def unplug(tree: Transaction, address: str) -> FunctionSpec:
@@ -87,11 +87,11 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     """
     function = functions.spec(tree, address)
     if functions.physfn(tree, address) is not None:
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     for below in functions.children(tree, address):
         unplug(tree, below)
     if functions.vfs(tree, address):
-        sriov.remove_vfs(tree, address)
+        pci_attributes.remove_vfs(tree, address)
     drivers.detach(tree, address)
     dfl.power_off(tree, address)
     functions.remove(tree, address)

@@ -13,12 +13,15 @@ import errno
 import itertools
 import os
 import uuid
+from collections.abc import Sequence
 
 from os_acc.testing import functions, records
 from os_acc.testing.specs import FunctionSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 DRIVER = "dfl-pci"
+#: The function in a port whose bitstream was not written completely.
+NOTHING = "00000000-0000-0000-0000-000000000000"
 _STATE = f"{PRIVATE}/dfl"
 _HARDWARE = f"{_STATE}/hardware"
 _MADE = f"{_STATE}/made"
@@ -56,18 +59,13 @@ class Made:
     manager: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Hardware:
-    functions: tuple[str, ...]
-
-
 # -- the card -----------------------------------------------------------------
 
 
 def power_on(tree: Transaction, function: FunctionSpec) -> None:
     """Plug in a card, which loads the contents of its flash."""
     if function.dfl is not None:
-        _keep(tree, function.address, function.dfl.functions)
+        _hold(tree, function.address, function.dfl.functions)
 
 
 def power_off(tree: Transaction, address: str) -> None:
@@ -85,18 +83,18 @@ def held(tree: Transaction, card: str) -> tuple[str, ...]:
 
     :raises OSError: ENOENT: no such card.
     """
-    return records.load(_Hardware, tree.read(f"{_HARDWARE}/{card}")).functions
+    return tuple(tree.read(f"{_HARDWARE}/{card}").splitlines())
 
 
-def _keep(tree: Transaction, card: str, holds: tuple[str, ...]) -> None:
-    tree.put(f"{_HARDWARE}/{card}", records.dump(_Hardware(holds)))
+def _hold(tree: Transaction, card: str, holds: Sequence[str]) -> None:
+    tree.put(f"{_HARDWARE}/{card}", "\n".join(holds))
 
 
 def write(tree: Transaction, card: str, number: int, function_id: str) -> None:
     """Change the function that a port of a card holds."""
     holds = list(held(tree, card))
     holds[number] = function_id
-    _keep(tree, card, tuple(holds))
+    _hold(tree, card, holds)
 
 
 # -- the driver ---------------------------------------------------------------
@@ -233,49 +231,27 @@ def own_port(tree: Transaction, card: str, number: int) -> FakePort | None:
 
 def is_disabled(tree: Transaction, name: str) -> bool:
     """Return whether the port with this device is held in reset."""
-    everything = (made(tree, address).ports for address in tree.list(_MADE))
-    return any(
-        port.disabled > 0 for ports in everything for port in ports if port.name == name
-    )
+    return any(port.disabled > 0 for port in _ports(tree) if port.name == name)
 
 
-def begin(tree: Transaction, card: str, number: int) -> None:
-    """Begin to write a bitstream to the card: fpga_bridges_disable() and so on."""
-    _change(tree, card, number, 1, "write complete", ())
-
-
-def complete(
-    tree: Transaction, card: str, number: int, function_id: str | None
+def change(
+    tree: Transaction,
+    card: str,
+    number: int,
+    state: str,
+    *,
+    disabled: int = 0,
+    status: Sequence[str] = (),
+    function_id: str | None = None,
 ) -> None:
-    """End the write of a bitstream that the card has accepted.
+    """Change the state of a card's FPGA manager, and one of its ports.
 
-    :param function_id: function that the port holds now; None: as before.
+    :param disabled: the disables of the port that are added, or undone if negative.
+    :param status: the errors that the manager reports.
+    :param function_id: the function that the port holds now; None: as before.
     """
     if function_id is not None:
         write(tree, card, number, function_id)
-    _change(tree, card, number, -1, "operating", ())
-
-
-def fail(
-    tree: Transaction,
-    card: str,
-    number: int,
-    status: tuple[str, ...],
-    function_id: str,
-) -> None:
-    """End the write of a bitstream that the card rejects; its port stays disabled."""
-    write(tree, card, number, function_id)
-    _change(tree, card, number, 0, "write complete error", status)
-
-
-def _change(
-    tree: Transaction,
-    card: str,
-    number: int,
-    disabled: int,
-    state: str,
-    status: tuple[str, ...],
-) -> None:
     if not tree.exists(f"{_MADE}/{card}"):
         # The driver was unbound meanwhile.
         return
@@ -315,11 +291,34 @@ def check_released(tree: Transaction, address: str, count: int) -> None:
     :raises OSError: EINVAL: another number of ports is released.
     """
     if sum(port.released for port in made(tree, address).ports) != count:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
+        raise refuse(errno.EINVAL, address)
 
 
 def _put(tree: Transaction, address: str, known: Made) -> None:
     tree.put(f"{_MADE}/{address}", records.dump(known))
+
+
+# -- bitstreams ---------------------------------------------------------------
+
+
+def payload(function_id: str, size: int = 4096) -> bytes:
+    """Return the content after the header of a bitstream with a function.
+
+    The simulated hardware reads which function that is from the first 16
+    bytes.
+
+    :param size: in bytes, at least 16.
+    """
+    begin = uuid.UUID(function_id).bytes
+    pattern = bytes(range(251))
+    rest = pattern * (size // len(pattern) + 1)
+    return begin + rest[: size - len(begin)]
+
+
+def function_of(payload: bytes) -> str:
+    """Return the function that a payload implements."""
+    begin = payload[:16]
+    return str(uuid.UUID(bytes=begin)) if len(begin) == 16 else NOTHING
 
 
 # -- attributes and nodes -----------------------------------------------------
@@ -376,8 +375,12 @@ def _first_free(tree: Transaction, where: str, name: str) -> str:
 
 def _port_name(tree: Transaction) -> str:
     # A released port keeps its number.
-    everything = (made(tree, address).ports for address in tree.list(_MADE))
-    taken = {port.name for ports in everything for port in ports}
+    taken = {port.name for port in _ports(tree)}
     names = map("dfl-port.{}".format, itertools.count())
     free = (name for name in names if name not in taken)
     return next(name for name in free if not tree.exists(f"{_PLATFORM}/{name}"))
+
+
+def _ports(tree: Transaction) -> list[FakePort]:
+    """Return the ports of all functions, released or not."""
+    return [port for each in tree.list(_MADE) for port in made(tree, each).ports]

@@ -14,24 +14,15 @@ import fcntl
 import hashlib
 import os
 import struct
-import time
+from typing import Unpack
 
 from os_acc.objects import pci
 from os_acc.objects.mdev import DeviceName
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import dfl, faults, holders
-from os_acc.testing.dfl_specs import NOTHING, function_of
-from os_acc.testing.drivers import refuse
-from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.tree import Transaction, Tree
-from os_acc.testing.writes import (
-    Write,
-    WriteOutcome,
-    carry_out,
-    end,
-    name_of,
-    record,
-)
+from os_acc.testing.dfl import NOTHING, function_of
+from os_acc.testing.faults import Effect, Struck
+from os_acc.testing.tree import Transaction, refuse
+from os_acc.testing.writes import LoggedCalls, WriteOutcome, carry_out, end, name_of
 
 #: The names by which faults strike an ioctl.
 PROGRAM, RELEASE, ASSIGN = "program", "release", "assign"
@@ -46,17 +37,14 @@ _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # The kernel has begun a call that it fails with these.
 _BEGUN = frozenset({errno.EIO, errno.ETIMEDOUT})
-_POLL = 0.005
 _OUTCOMES = {
     Effect.IGNORE.value: WriteOutcome.IGNORED,
     Effect.KILL_AFTER.value: WriteOutcome.KILLED_AFTER,
 }
 
 
-class DflNodes(privsep_kernel.Kernel):
+class DflNodes(LoggedCalls):
     """The part of the simulated kernel that is below ``/dev/dfl-*``."""
-
-    _tree: Tree
 
     # -- called by os_acc ----------------------------------------------------
 
@@ -98,8 +86,7 @@ class DflNodes(privsep_kernel.Kernel):
         address: str | pci.PciAddress,
         *errors: str,
         error: int = errno.EIO,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let the hardware reject a bitstream.
 
@@ -109,18 +96,8 @@ class DflNodes(privsep_kernel.Kernel):
             other numbers :meth:`FakeKernel.fail` lets the kernel refuse
             ``program``, ``release`` or ``assign`` before it begins.
         """
-        fault = InjectedFault(
-            number=0,
-            effect=Effect.FAIL.value,
-            address=str(address),
-            attribute=PROGRAM,
-            errno=error,
-            skip=nth - 1,
-            times=times,
-            text="\n".join(errors),
-        )
-        with self._tree.transaction() as tree:
-            faults.add(tree, fault)
+        text = "\n".join(errors)
+        self._add_fault(Effect.FAIL, address, PROGRAM, error, text=text, **struck)
 
     # -- events around the kernel --------------------------------------------
 
@@ -162,7 +139,7 @@ class DflNodes(privsep_kernel.Kernel):
     def _program(self, card: str, node: str, name: str, argument: bytes) -> None:
         argsz, flags, number, size, address = _PORT_PR.unpack(argument)
         digest, function_id = self._read(address, size)
-        text = f"{name} {number} {size} {digest}"
+        path, text = self.path("dev", node), f"{name} {number} {size} {digest}"
         refused: OSError | None = None
         with self._tree.transaction() as tree:
             fault = faults.take(tree, card, PROGRAM)
@@ -176,23 +153,29 @@ class DflNodes(privsep_kernel.Kernel):
             outcome = name_of(refused) if refused else WriteOutcome.KILLED_BEFORE.value
             begins = refused is None and effect != Effect.KILL_BEFORE
             if begins:
-                dfl.begin(tree, card, number)
+                # fpga_bridges_disable() and so on.
+                dfl.change(tree, card, number, "write complete", disabled=1)
             else:
-                self._log(tree, node, text, outcome)
+                self._note(tree, path, text, outcome)
         if not begins:
             end(outcome, refused, node)
-        self._wait(node, text, fault)
+        self._wait_while(lambda tree: faults.hangs(tree, fault), path, text)
         with self._tree.transaction() as tree:
             if fault is not None and error:
-                status = tuple(fault.text.splitlines())
-                dfl.fail(tree, card, number, status, NOTHING)
+                # The port stays disabled.
+                failed, status = "write complete error", fault.text.splitlines()
+                dfl.change(
+                    tree, card, number, failed, status=status, function_id=NOTHING
+                )
                 refused = refuse(error, node)
                 outcome = name_of(refused)
             else:
-                lies = effect == Effect.IGNORE
-                dfl.complete(tree, card, number, None if lies else function_id)
+                new = None if effect == Effect.IGNORE else function_id
+                dfl.change(
+                    tree, card, number, "operating", disabled=-1, function_id=new
+                )
                 outcome = _OUTCOMES.get(effect, WriteOutcome.DONE).value
-            self._log(tree, node, text, outcome)
+            self._note(tree, path, text, outcome)
         end(outcome, refused, node)
 
     def _read(self, address: int, size: int) -> tuple[str, str]:
@@ -204,15 +187,15 @@ class DflNodes(privsep_kernel.Kernel):
         return hashlib.sha256(payload).hexdigest(), function_of(payload)
 
     def _move(self, card: str, node: str, name: str, what: str, number: int) -> None:
-        text = f"{name} {number}"
+        path, text = self.path("dev", node), f"{name} {number}"
         with self._tree.transaction() as tree:
             fault = faults.take(tree, card, what)
-        self._wait(node, text, fault)
+        self._wait_while(lambda tree: faults.hangs(tree, fault), path, text)
         with self._tree.transaction() as tree:
             outcome, error = carry_out(
                 tree, card, fault, lambda: self._move_port(tree, card, what, number)
             )
-            self._log(tree, node, text, outcome)
+            self._note(tree, path, text, outcome)
         end(outcome, error, node)
 
     def _move_port(self, tree: Transaction, card: str, what: str, number: int) -> None:
@@ -237,20 +220,6 @@ class DflNodes(privsep_kernel.Kernel):
         finally:
             os.close(fd)
         return False
-
-    def _wait(self, node: str, text: str, fault: InjectedFault | None) -> None:
-        noted = False
-        while fault is not None:
-            with self._tree.transaction() as tree:
-                if not faults.hangs(tree, fault):
-                    return
-                if not noted:
-                    self._log(tree, node, text, WriteOutcome.BLOCKED.value)
-            noted = True
-            time.sleep(_POLL)
-
-    def _log(self, tree: Transaction, node: str, text: str, outcome: str) -> None:
-        tree.notes.append(record(Write(f"dev/{node}", text, outcome, os.getpid())))
 
 
 def _lock(fd: int, path: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.testing import (
     dfl,
     functions,
@@ -19,9 +19,8 @@ from os_acc.testing import (
     vendor_attributes,
     vfio,
 )
-from os_acc.testing.functions import refuse as refuse
 from os_acc.testing.specs import DriverSpec
-from os_acc.testing.tree import PRIVATE, Transaction, serial
+from os_acc.testing.tree import PRIVATE, Transaction, refuse, serial
 
 DRIVERS = "sys/bus/pci/drivers"
 VFIO = "vfio-pci"
@@ -219,10 +218,7 @@ def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
     if only is not None:
         return only == driver.name
     path = functions.place(tree, address)
-    ids = (
-        int(tree.read(f"{path}/vendor"), 16),
-        int(tree.read(f"{path}/device"), 16),
-    )
+    ids = (int(tree.read(f"{path}/vendor"), 16), int(tree.read(f"{path}/device"), 16))
     return ids in driver.ids
 
 

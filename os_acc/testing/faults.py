@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TypedDict
 
 from os_acc.testing import records
 from os_acc.testing.tree import PRIVATE, Transaction, serial
@@ -22,6 +23,17 @@ class Effect(enum.StrEnum):
     IGNORE = "ignore"
     KILL_BEFORE = "kill before"
     KILL_AFTER = "kill after"
+
+
+class Struck(TypedDict, total=False):
+    """The matching writes that a fault strikes; by default the first one.
+
+    :ivar times: their number; None: all.
+    :ivar nth: the first one, counted from 1.
+    """
+
+    times: int | None
+    nth: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,9 +99,9 @@ def take(tree: Transaction, address: str, attribute: str) -> InjectedFault | Non
     return None
 
 
-def hangs(tree: Transaction, fault: InjectedFault) -> bool:
-    """Return whether a write still hangs."""
-    return tree.exists(f"{_HANGING}/{fault.number:08}")
+def hangs(tree: Transaction, fault: InjectedFault | None) -> bool:
+    """Return whether a fault still lets a write hang."""
+    return fault is not None and tree.exists(f"{_HANGING}/{fault.number:08}")
 
 
 def lift(tree: Transaction, address: str, attribute: str) -> None:

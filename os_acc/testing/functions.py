@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from os_acc.objects import pci
 from os_acc.testing import nodes, records
 from os_acc.testing.specs import ClassDeviceSpec, FunctionSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 DEVICES = "sys/bus/pci/devices"
 GROUPS = "sys/kernel/iommu_groups"
@@ -22,11 +22,6 @@ NO_OVERRIDE = "(null)\n"
 _MSI_WINDOW = "0x00000000fee00000 0x00000000feefffff msi"
 
 
-def refuse(number: int, about: str) -> OSError:
-    """Return an error of the kernel."""
-    return OSError(number, os.strerror(number), about)
-
-
 def place(tree: Transaction, address: str) -> str:
     """Return the directory of a function.
 
@@ -34,7 +29,7 @@ def place(tree: Transaction, address: str) -> str:
     """
     path = tree.follow(f"{DEVICES}/{address}")
     if path is None:
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
+        raise refuse(errno.ENODEV, address)
     return path
 
 
@@ -134,17 +129,6 @@ def add(
         _join(tree, function, path, groups, group)
     # Last, so that no reader finds an incomplete function.
     tree.link(f"{DEVICES}/{address}", path)
-
-
-def set_node(tree: Transaction, address: str, text: str) -> None:
-    """Do as numa_node_store() of drivers/pci/pci-sysfs.c.
-
-    :raises OSError: EINVAL: no such node, or it is offline.
-    """
-    path = place(tree, address)
-    if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
-    tree.put(f"{path}/numa_node", f"{text.strip()}\n", 0o644)
 
 
 def remove(tree: Transaction, address: str) -> None:

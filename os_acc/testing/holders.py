@@ -8,10 +8,9 @@ Clients inside the kernel have disks open exclusively, and leave no trace in the
 from __future__ import annotations
 
 import errno
-import os
 
 from os_acc.testing import functions
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 HOLDS = f"{PRIVATE}/holds"
 _CHOWNED = f"{PRIVATE}/chowned"
@@ -38,39 +37,41 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
     group = _group_of(tree, address)
     node = f"dev/vfio/{group}"
     if not tree.exists(node):
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
-    first = _process(tree, pid, command)
-    for fd, target in enumerate(
-        ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]"), first
-    ):
-        tree.link_text(f"proc/{pid}/fd/{fd}", target)
-    tree.put(f"{HOLDS}/{address}", f"{pid} {first}")
+        raise refuse(errno.ENODEV, address)
+    files = ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]")
+    _open(tree, f"{HOLDS}/{address}", pid, command, *files)
 
 
-def _process(tree: Transaction, pid: int, command: str) -> int:
-    """Add a process to ``/proc``; return the number of its next descriptor."""
+def _open(tree: Transaction, mark: str, pid: int, command: str, *targets: str) -> None:
+    """Add a process with descriptors to ``/proc``, and note them in a file."""
     tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
     tree.put(f"proc/{pid}/cmdline", f"{command}\0")
-    fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
-    return max(fds, default=_FIRST_FD - 1) + 1
+    first = max(map(int, tree.list(f"proc/{pid}/fd")), default=_FIRST_FD - 1) + 1
+    for fd, target in enumerate(targets, first):
+        tree.link_text(f"proc/{pid}/fd/{fd}", target)
+    tree.put(mark, f"{pid} {first} {len(targets)}")
+
+
+def _close(tree: Transaction, mark: str) -> None:
+    """Close noted descriptors, if any; the process ends with its last one."""
+    if not tree.exists(mark):
+        return
+    pid, first, count = map(int, tree.read(mark).split())
+    tree.drop(mark)
+    for fd in range(first, first + count):
+        tree.drop(f"proc/{pid}/fd/{fd}")
+    if not tree.list(f"proc/{pid}/fd"):
+        tree.drop(f"proc/{pid}")
 
 
 def open_node(tree: Transaction, node: str, pid: int, command: str) -> None:
     """Let a process open a node of a driver on the host."""
-    fd = _process(tree, pid, command)
-    tree.link_text(f"proc/{pid}/fd/{fd}", f"/dev/{node}")
-    tree.put(f"{_NODES}/{node}", f"{pid} {fd}")
+    _open(tree, f"{_NODES}/{node}", pid, command, f"/dev/{node}")
 
 
 def close_node(tree: Transaction, node: str) -> None:
-    """Let the process close a node; it ends with its last descriptor."""
-    if not has_node(tree, node):
-        return
-    pid, fd = tree.read(f"{_NODES}/{node}").split()
-    tree.drop(f"{_NODES}/{node}")
-    tree.drop(f"proc/{pid}/fd/{fd}")
-    if not tree.list(f"proc/{pid}/fd"):
-        tree.drop(f"proc/{pid}")
+    """Let the process close a node."""
+    _close(tree, f"{_NODES}/{node}")
 
 
 def has_node(tree: Transaction, node: str) -> bool:
@@ -84,9 +85,9 @@ def claim(tree: Transaction, disk: str, client: str) -> None:
     :raises OSError: ENXIO: no such disk; EBUSY: it is claimed.
     """
     if not tree.exists(f"{_BLOCK}/{disk}"):
-        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), disk)
+        raise refuse(errno.ENXIO, disk)
     if is_claimed(tree, disk):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), disk)
+        raise refuse(errno.EBUSY, disk)
     tree.put(f"{_CLAIMS}/{disk}", client)
 
 
@@ -122,15 +123,8 @@ def lost(tree: Transaction) -> tuple[str, ...]:
 
 
 def let_go(tree: Transaction, address: str) -> None:
-    """Let the process close a function; it ends with its last descriptor."""
-    if not holds(tree, address):
-        return
-    pid, first = tree.read(f"{HOLDS}/{address}").split()
-    tree.drop(f"{HOLDS}/{address}")
-    for fd in range(int(first), int(first) + 3):
-        tree.drop(f"proc/{pid}/fd/{fd}")
-    if not tree.list(f"proc/{pid}/fd"):
-        tree.drop(f"proc/{pid}")
+    """Let the process close a function."""
+    _close(tree, f"{HOLDS}/{address}")
 
 
 def holds(tree: Transaction, address: str) -> bool:

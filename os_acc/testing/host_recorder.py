@@ -24,15 +24,15 @@ from oslo_log import log
 
 from os_acc import deadlines
 from os_acc.exception import HostStepFailed
-from os_acc.host import attributes, iommu, mdev, numa, pci, usage, vfio
+from os_acc.host import attributes, mdev, numa, pci, usage, vfio
 from os_acc.host.attributes import ClassDevice, class_devices
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import functions
-from os_acc.testing.attribute_specs import AttributeSpec
+from os_acc.testing.device_specs import AttributeSpec
 from os_acc.testing.specs import (
     ClassDeviceSpec,
     FunctionSpec,
@@ -269,7 +269,7 @@ def record_host(
             if function.physfn is None
         ),
         nodes=tuple(_nodes(root)),
-        iommu=iommu.iommu_on(root),
+        iommu=vfio.iommu_on(root),
         vfio=vfio.has_driver(root, "vfio-pci"),
         mounts=(
             "proc /proc proc rw 0 0",
@@ -331,7 +331,7 @@ def _by_owner(root: str) -> dict[PciAddress, list[tuple[str, ClassDevice]]]:
     """Return the class devices of each function, each with its class."""
     found: dict[PciAddress, list[tuple[str, ClassDevice]]] = {}
     for subsystem in _CLASS_ATTRIBUTES:
-        for device in class_devices(root, subsystem):
+        for device in class_devices(root, f"sys/class/{subsystem}"):
             if device.owner is not None:
                 found.setdefault(device.owner, []).append((subsystem, device))
     return found

@@ -5,40 +5,52 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from typing import Any, Final
 
+from os_acc.host.pci_ids import PATHS
 from os_acc.testing import nvidia
-from os_acc.testing.dfl_specs import DflSpec
-from os_acc.testing.nvme_specs import (
+from os_acc.testing.device_specs import (
     FORMATS,
     MANAGES,
     SEVERAL,
     VIRTUALIZES,
+    DflSpec,
     NvmeSpec,
 )
 from os_acc.testing.qat import attributes as qat_attributes
-from os_acc.testing.specs import (
-    FunctionSpec,
-    HostSpec,
-    SriovSpec,
-    drm,
-    netdev,
-    nvme,
-)
+from os_acc.testing.specs import FunctionSpec, HostSpec, SriovSpec, drm, netdev, nvme
 
-_INTEL, _NVIDIA, _MATROX, _XILINX = 0x8086, 0x10DE, 0x102B, 0x10EE
+#: Vendor, product, class, host driver, subsystem vendor and product, and revision.
+_MODELS: Final[dict[str, tuple[Any, ...]]] = {
+    "root port": (0x8086, 0x347A, 0x060400, "pcieport"),
+    "VMD": (0x8086, 0x467F, 0x010400, "vmd"),
+    "ISA bridge": (0x8086, 0x2918, 0x060100, "lpc_ich"),
+    "SATA": (0x8086, 0x2922, 0x010601, "ahci"),
+    "SMBus": (0x8086, 0x2930, 0x0C0500, "i801_smbus"),
+    "console": (0x102B, 0x0538, 0x030000, "mgag200"),
+    "A40": (0x10DE, 0x2235, 0x030000, "nouveau", 0x10DE, 0x145A, 0xA1),
+    "A40 audio": (0x10DE, 0x1AEF, 0x040300, "snd_hda_intel", 0x10DE, 0x145A, 0xA1),
+    "L40": (0x10DE, 0x26B5, 0x030200, "nvidia", 0x10DE, 0x169D, 0xA1),
+    "NVSwitch": (0x10DE, 0x22A3, 0x068000, "nvidia-nvswitch", 0, 0, 0xA1),
+    "E810": (0x8086, 0x1592, 0x020000, "ice", 0x8086, 0x0002, 0x02),
+    "PM173X": (0x144D, 0xA824, 0x010802, "nvme", 0x144D, 0xA801),
+    "QEMU NVMe": (0x1B36, 0x0010, 0x010802, "nvme", 0x1AF4, 0x1100),
+    "C62x": (0x8086, 0x37C8, 0x0B4000, "c6xx"),
+    "4xxx": (0x8086, 0x4940, 0x0B4000, "4xxx"),
+    "U200": (0x10EE, 0x5000, 0x120000, "", 0x10EE, 0x000E),
+    "U55C": (0x10EE, 0x505C, 0x120000, "xclmgmt", 0x10EE, 0x000E),
+    "D5005": (0x8086, 0x0B2B, 0x120000, "dfl-pci", 0x8086, 0x138D),
+}
+
+
+def _function(model: str, address: str, **more: Any) -> FunctionSpec:
+    return FunctionSpec(address, *_MODELS[model], **more)
 
 
 def root_port(address: str, numa_node: int = -1) -> FunctionSpec:
     """Return a PCI Express root port with a group of its own."""
-    return FunctionSpec(
-        address,
-        _INTEL,
-        0x347A,
-        0x060400,
-        "pcieport",
-        numa_node=numa_node,
-        reset_methods=("pm",),
-    )
+    return _function("root port", address, numa_node=numa_node, reset_methods=("pm",))
 
 
 def gpu(
@@ -48,34 +60,10 @@ def gpu(
 
     :param bus: domain and bus, such as ``0000:17``.
     """
-    display = FunctionSpec(
-        f"{bus}:00.0",
-        _NVIDIA,
-        0x2235,
-        0x030000,
-        "nouveau",
-        subsystem_vendor=_NVIDIA,
-        subsystem_product=0x145A,
-        revision=0xA1,
-        numa_node=numa_node,
-        parent=parent,
-        devices=(drm(card),),
-    )
-    audio = FunctionSpec(
-        f"{bus}:00.1",
-        _NVIDIA,
-        0x1AEF,
-        0x040300,
-        "snd_hda_intel",
-        subsystem_vendor=_NVIDIA,
-        subsystem_product=0x145A,
-        revision=0xA1,
-        numa_node=numa_node,
-        parent=parent,
-        group_of=display.address,
-        reset_methods=(),
-    )
-    return display, audio
+    place: dict[str, Any] = {"numa_node": numa_node, "parent": parent}
+    display = _function("A40", f"{bus}:00.0", **place, devices=(drm(card),))
+    place |= {"group_of": display.address, "reset_methods": ()}
+    return display, _function("A40 audio", f"{bus}:00.1", **place)
 
 
 def chipset(slot: str) -> tuple[FunctionSpec, FunctionSpec, FunctionSpec]:
@@ -85,49 +73,22 @@ def chipset(slot: str) -> tuple[FunctionSpec, FunctionSpec, FunctionSpec]:
 
     :param slot: domain, bus and slot, such as ``0000:00:1f``.
     """
-    bridge = FunctionSpec(
-        f"{slot}.0", _INTEL, 0x2918, 0x060100, "lpc_ich", reset_methods=()
-    )
-    disks = FunctionSpec(
-        *(f"{slot}.2", _INTEL, 0x2922, 0x010601, "ahci"),
-        group_of=bridge.address,
-        reset_methods=(),
-    )
-    smbus = FunctionSpec(
-        *(f"{slot}.3", _INTEL, 0x2930, 0x0C0500, "i801_smbus"),
-        group_of=bridge.address,
-        reset_methods=(),
-    )
-    return bridge, disks, smbus
+    bridge = _function("ISA bridge", f"{slot}.0", reset_methods=())
+    shared: dict[str, Any] = {"group_of": bridge.address, "reset_methods": ()}
+    disks = _function("SATA", f"{slot}.2", **shared)
+    return bridge, disks, _function("SMBus", f"{slot}.3", **shared)
 
 
 def nvswitch(bus: str) -> FunctionSpec:
     """Return an NVSwitch of an HGX baseboard: a bridge by its class alone."""
-    return FunctionSpec(
-        f"{bus}:00.0", _NVIDIA, 0x22A3, 0x068000, "nvidia-nvswitch", revision=0xA1
-    )
+    return _function("NVSwitch", f"{bus}:00.0")
 
 
 def vgpu_card(bus: str, *, vfs: int = 4) -> FunctionSpec:
     """Return a GPU on NVIDIA's driver whose VFs can be vGPUs (:mod:`.nvidia`)."""
-    return FunctionSpec(
-        f"{bus}:00.0",
-        _NVIDIA,
-        0x26B5,
-        0x030200,
-        "nvidia",
-        subsystem_vendor=_NVIDIA,
-        subsystem_product=0x169D,
-        revision=0xA1,
-        sriov=SriovSpec(
-            32,
-            0x26B5,
-            "nvidia",
-            offset=4,
-            boot_vfs=vfs,
-            vf_attributes=nvidia.attributes(),
-        ),
-    )
+    own = nvidia.attributes()
+    sriov = SriovSpec(32, 0x26B5, "nvidia", offset=4, boot_vfs=vfs, vf_attributes=own)
+    return _function("L40", f"{bus}:00.0", sriov=sriov)
 
 
 def nic(
@@ -141,15 +102,9 @@ def nic(
     parent: str = "",
 ) -> FunctionSpec:
     """Return an SR-IOV network card: PF driver ice, VF driver iavf."""
-    return FunctionSpec(
+    return _function(
+        "E810",
         f"{bus}:00.0",
-        _INTEL,
-        0x1592,
-        0x020000,
-        "ice",
-        subsystem_vendor=_INTEL,
-        subsystem_product=0x0002,
-        revision=0x02,
         numa_node=numa_node,
         parent=parent,
         devices=(netdev(name, up=up),),
@@ -161,17 +116,8 @@ def nvme_disk(
     bus: str, number: int, numa_node: int = -1, *, partitions: int = 0
 ) -> FunctionSpec:
     """Return an NVMe disk."""
-    return FunctionSpec(
-        f"{bus}:00.0",
-        0x144D,
-        0xA824,
-        0x010802,
-        "nvme",
-        subsystem_vendor=0x144D,
-        subsystem_product=0xA801,
-        numa_node=numa_node,
-        devices=(nvme(number, f"S64HNE0R50{number:04}", partitions=partitions),),
-    )
+    disk = nvme(number, f"S64HNE0R50{number:04}", partitions=partitions)
+    return _function("PM173X", f"{bus}:00.0", numa_node=numa_node, devices=(disk,))
 
 
 def nvme_sriov(
@@ -185,64 +131,37 @@ def nvme_sriov(
 
     :param private: the NSIDs of the namespaces of each VF.
     """
-    sriov = SriovSpec(4, 0x0010, "nvme", offset=1, removed_with_driver=False)
-    return FunctionSpec(
+    oacs = FORMATS | MANAGES | VIRTUALIZES
+    return _function(
+        "QEMU NVMe",
         f"{bus}:00.0",
-        0x1B36,
-        0x0010,
-        0x010802,
-        "nvme",
-        0x1AF4,
-        0x1100,
         numa_node=numa_node,
-        sriov=sriov,
+        sriov=SriovSpec(4, 0x0010, "nvme", offset=1, removed_with_driver=False),
         devices=(nvme(number, f"QEMU{number}"),),
-        nvme=NvmeSpec(
-            private=private, oacs=FORMATS | MANAGES | VIRTUALIZES, cmic=SEVERAL
-        ),
+        nvme=NvmeSpec(private=private, oacs=oacs, cmic=SEVERAL),
     )
 
 
 def qat(bus: str, numa_node: int = -1) -> FunctionSpec:
     """Return a QAT C62x: its driver always makes all VFs, vfio-pci denies it."""
     sriov = SriovSpec(16, 0x37C9, "c6xxvf", offset=8, makes_all=True)
-    return FunctionSpec(
-        f"{bus}:00.0",
-        _INTEL,
-        0x37C8,
-        0x0B4000,
-        "c6xx",
-        numa_node=numa_node,
-        sriov=sriov,
-    )
+    return _function("C62x", f"{bus}:00.0", numa_node=numa_node, sriov=sriov)
 
 
 def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
     """Return a QAT 4xxx: its driver always makes all VFs, vfio-pci accepts it."""
-    sriov = SriovSpec(16, 0x4941, offset=8, makes_all=True)
-    return FunctionSpec(
-        f"{bus}:00.0",
-        _INTEL,
-        0x4940,
-        0x0B4000,
+    return _function(
         "4xxx",
+        f"{bus}:00.0",
         numa_node=numa_node,
-        sriov=sriov,
+        sriov=SriovSpec(16, 0x4941, offset=8, makes_all=True),
         driver_attributes=qat_attributes(),
     )
 
 
 def fpga(bus: str, numa_node: int = -1) -> FunctionSpec:
     """Return an FPGA card without a host driver."""
-    return FunctionSpec(
-        f"{bus}:00.0",
-        _XILINX,
-        0x5000,
-        0x120000,
-        subsystem_vendor=_XILINX,
-        subsystem_product=0x000E,
-        numa_node=numa_node,
-    )
+    return _function("U200", f"{bus}:00.0", numa_node=numa_node)
 
 
 #: An interface of a shell, as in github.com/Xilinx/XRT/pull/7183.
@@ -261,26 +180,11 @@ def alveo(
     :param interfaces: UUIDs, in the order in which xclmgmt shows them.
     :param card: the number of the DRM device that xocl makes.
     """
-    management = FunctionSpec(
-        f"{bus}:00.0",
-        _XILINX,
-        0x505C,
-        0x120000,
-        "xclmgmt",
-        subsystem_vendor=_XILINX,
-        subsystem_product=0x000E,
-        numa_node=numa_node,
-        shown=(
-            ("mgmt_pf", ""),
-            ("ready", "1"),
-            ("dev_offline", "0"),
-            ("mfg", "0"),
-            ("recovery", "0"),
-            (
-                "interface_uuids",
-                "\n".join(each.replace("-", "") for each in interfaces),
-            ),
-        ),
+    uuids = "\n".join(each.replace("-", "") for each in interfaces)
+    shown = {"mgmt_pf": "", "ready": "1", "dev_offline": "0", "mfg": "0"}
+    shown |= {"recovery": "0", "interface_uuids": uuids}
+    management = _function(
+        "U55C", f"{bus}:00.0", numa_node=numa_node, shown=tuple(shown.items())
     )
     user = dataclasses.replace(
         management,
@@ -314,14 +218,9 @@ def dfl(
         none.
     :param vfs: number of ports that VFs can have.
     """
-    return FunctionSpec(
+    return _function(
+        "D5005",
         f"{bus}:00.0",
-        _INTEL,
-        0x0B2B,
-        0x120000,
-        "dfl-pci",
-        subsystem_vendor=_INTEL,
-        subsystem_product=0x138D,
         numa_node=numa_node,
         sriov=SriovSpec(vfs, 0x0B2C, "dfl-pci", offset=1) if vfs else None,
         dfl=DflSpec(functions, interface_id, reconfigurable),
@@ -330,17 +229,8 @@ def dfl(
 
 def boot_display(address: str = "0000:03:00.0") -> FunctionSpec:
     """Return the display of the host's own console."""
-    return FunctionSpec(
-        address,
-        _MATROX,
-        0x0538,
-        0x030000,
-        "mgag200",
-        boot_vga=True,
-        numa_node=0,
-        reset_methods=(),
-        devices=(drm(0),),
-    )
+    shown: dict[str, Any] = {"boot_vga": True, "devices": (drm(0),)}
+    return _function("console", address, numa_node=0, reset_methods=(), **shown)
 
 
 def two_socket_host() -> HostSpec:
@@ -391,11 +281,7 @@ def fpga_host() -> HostSpec:
 def shared_group_host() -> HostSpec:
     """Return a host whose GPU, NIC (up) and FPGA share a group behind a bridge."""
     bridge = dataclasses.replace(root_port("0000:00:1c.0"), driver="")
-    behind = (
-        *gpu("0000:01"),
-        nic("0000:02", name="eno1", up=True),
-        fpga("0000:04"),
-    )
+    behind = (*gpu("0000:01"), nic("0000:02", name="eno1", up=True), fpga("0000:04"))
     return HostSpec(
         (
             bridge,
@@ -411,7 +297,7 @@ def shared_group_host() -> HostSpec:
 
 def vmd_host() -> HostSpec:
     """Return a host with an NVMe disk in a domain beyond FFFF, below an Intel VMD."""
-    vmd = FunctionSpec("0000:00:0e.0", _INTEL, 0x467F, 0x010400, "vmd")
+    vmd = _function("VMD", "0000:00:0e.0")
     disk = dataclasses.replace(
         nvme_disk("10000:01", 0), parent="10000:00:02.0", group_of=vmd.address
     )
@@ -451,3 +337,39 @@ def mapped_by_firmware() -> HostSpec:
     """Return a host with an FPGA that no guest can have: firmware maps it (RMRR)."""
     region = "0x00000000000e8000 0x00000000000e8fff direct"
     return HostSpec((dataclasses.replace(fpga("0000:05", 0), reserved=(region,)),))
+
+
+#: The lines of pci.ids for the devices in this module.
+MODEL_NAMES: Final = """\
+102b  Matrox Electronics Systems Ltd.
+\t0538  MGA G200eH3
+10de  NVIDIA Corporation
+\t1aef  GA102 High Definition Audio Controller
+\t2235  GA102GL [A40]
+\t\t10de 145a  NVIDIA A40
+10ee  Xilinx Corporation
+\t5000  Alveo U200 XDMA Platform
+\t505c  Alveo U55C
+144d  Samsung Electronics Co Ltd
+\ta824  NVMe SSD Controller PM173X
+1b36  Red Hat, Inc.
+\t0010  QEMU NVM Express Controller
+8086  Intel Corporation
+\t0b2b  PAC with Intel Stratix 10 SX FPGA [FPGA PAC D5005]
+\t1592  Ethernet Controller E810-C for QSFP
+\t1889  Ethernet Adaptive Virtual Function
+\t37c8  C62x Chipset QuickAssist Technology
+\t37c9  C62x Chipset QuickAssist Technology Virtual Function
+
+# List of known device classes
+C 12  Processing accelerators
+\t00  Processing accelerators
+"""
+
+
+def install_model_names(root: str) -> None:
+    """Install the names on a simulated host."""
+    path = os.path.join(root, PATHS[0])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(MODEL_NAMES)

@@ -11,43 +11,39 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Self
+from typing import Self, Unpack
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import (
-    boot,
-    dfl,
-    drivers,
-    faults,
-    functions,
-    holders,
-    mdevs,
-    pending,
-)
-from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.heartbeat import HeartbeatFiles
-from os_acc.testing.resets import HotResets
+from os_acc.testing import boot, dfl, drivers, faults, functions, holders, mdevs
+from os_acc.testing.faults import Effect, InjectedFault, Struck
+from os_acc.testing.nvme import NvmeNodes
+from os_acc.testing.qat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
-from os_acc.testing.tree import Transaction, Tree
+from os_acc.testing.tree import Transaction, Tree, refuse
 from os_acc.testing.writes import (
     HOT_UNPLUG,
+    POLL,
+    Pending,
     Write,
     WriteOutcome,
     WriteTarget,
+    add_pending,
     carry_out,
     end,
+    forget_pending,
+    is_locked,
+    is_under_way,
     name_of,
     perform,
     record,
+    resume_pending,
     revive,
     target_of,
 )
 
 Address = str | DeviceAddress | DeviceName
 
-# Seconds between two looks of a blocked write whether it may go on.
-_POLL = 0.005
 # Attributes whose reads take device_lock(), too.
 _LOCKED_READS = ("driver_override", "sriov_numvfs")
 
@@ -67,7 +63,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(HeartbeatFiles, HotResets):
+class FakeKernel(NvmeNodes, HeartbeatFiles):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
@@ -118,13 +114,16 @@ class FakeKernel(HeartbeatFiles, HotResets):
         with self._tree.lock(self._lock_of(target)), self._programmed(target):
             with self._tree.transaction() as tree:
                 fault = faults.take(tree, target.address, target.attribute)
-            self._wait_for_turn(target, path, text, fault)
+
+            def waits(tree: Transaction) -> bool:
+                locks = target.attribute != "drivers_probe"
+                locked = locks and is_locked(tree, target.address)
+                return locked or faults.hangs(tree, fault)
+
+            self._wait_while(waits, path, text)
             under_way = self._carry_out(target, path, text, fault)
-        while under_way is not None:
-            time.sleep(_POLL)
-            with self._tree.transaction() as tree:
-                if not pending.is_under_way(tree, under_way):
-                    return
+        if under_way is not None:
+            self._wait_while(lambda tree: is_under_way(tree, under_way))
 
     def read(self, path: str) -> str:
         """Read an attribute; some reads wait while the function is locked."""
@@ -132,13 +131,12 @@ class FakeKernel(HeartbeatFiles, HotResets):
         if name == "afu_id":
             with self._tree.transaction() as tree:
                 if dfl.is_disabled(tree, os.path.basename(directory)):
-                    raise drivers.refuse(errno.EBUSY, path)
+                    raise refuse(errno.EBUSY, path)
         if name not in _LOCKED_READS or not os.path.lexists(path):
             return super().read(path)
         address = os.path.basename(os.path.realpath(directory))
         with self._tree.lock(address):
-            while self._is_locked(address):
-                time.sleep(_POLL)
+            self._wait_while(lambda tree: is_locked(tree, address))
             return super().read(path)
 
     def probe_vfio_group(self, group: int) -> int:
@@ -150,6 +148,12 @@ class FakeKernel(HeartbeatFiles, HotResets):
                 return errno.EACCES
             return errno.EBUSY if holders.holds_group(tree, group) else 0
 
+    def hot_reset(self, group: int, function: str) -> None:
+        """Reset the functions of a group; logged as a write of the group's node."""
+        if number := self.probe_vfio_group(group):
+            raise refuse(number, f"/dev/vfio/{group}")
+        self.write(self.path("dev/vfio", str(group)), function)
+
     # -- faults --------------------------------------------------------------
 
     def fail(
@@ -157,9 +161,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         address: Address | None = None,
         attribute: str = "",
         error: int = errno.EIO,
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write fail with an error number and without effect.
 
@@ -168,32 +170,27 @@ class FakeKernel(HeartbeatFiles, HotResets):
             ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
             ``reset``, ``reset_method`` or ``hot_reset``; of a card on the DFL driver
             ``program``, ``release`` or ``assign``; empty for any.
-        :param times: number of writes that it strikes; None: all.
-        :param nth: the first write that it strikes, counted from 1.
+        :param struck: ``times`` and ``nth``: see :class:`.Struck`.
         """
-        self._fault(Effect.FAIL, address, attribute, times, nth, error)
+        self._add_fault(Effect.FAIL, address, attribute, error, **struck)
 
     def hang(
         self,
         address: Address | None = None,
         attribute: str = "",
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write wait until :meth:`lift`; the device is locked meanwhile."""
-        self._fault(Effect.HANG, address, attribute, times, nth)
+        self._add_fault(Effect.HANG, address, attribute, **struck)
 
     def ignore(
         self,
         address: Address | None = None,
         attribute: str = "",
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write report success without effect."""
-        self._fault(Effect.IGNORE, address, attribute, times, nth)
+        self._add_fault(Effect.IGNORE, address, attribute, **struck)
 
     def kill(
         self,
@@ -201,12 +198,11 @@ class FakeKernel(HeartbeatFiles, HotResets):
         attribute: str = "",
         *,
         after: bool = False,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let the writing process die by SIGKILL before or after the effect."""
         effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
-        self._fault(effect, address, attribute, times, nth)
+        self._add_fault(effect, address, attribute, **struck)
 
     def lift(self, address: Address | None = None, attribute: str = "") -> None:
         """Remove faults, all by default, and resume writes that hang."""
@@ -253,7 +249,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         """
         with self._tree.transaction() as tree:
             holders.let_go(tree, str(address))
-            tree.notes.extend(record(write) for write in pending.resume(tree))
+            tree.notes.extend(record(write) for write in resume_pending(tree))
 
     def chown(self, address: Address, *, back: bool = False) -> None:
         """Let probes of a function's group fail with EACCES, held or not.
@@ -266,7 +262,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         with self._tree.transaction() as tree:
             group = functions.group_of(tree, str(address))
             if group is None:
-                raise drivers.refuse(errno.ENOENT, str(address))
+                raise refuse(errno.ENOENT, str(address))
             holders.chown(tree, group, back=back)
 
     def hot_plug(self, function: FunctionSpec) -> None:
@@ -276,7 +272,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         """
         with self._tree.transaction() as tree:
             if tree.exists(f"{functions.DEVICES}/{function.address}"):
-                raise drivers.refuse(errno.EEXIST, function.address)
+                raise refuse(errno.EEXIST, function.address)
             boot.hot_plug(tree, function)
 
     def hot_unplug(self, address: Address) -> FunctionSpec:
@@ -294,7 +290,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
                 boot.unplug(tree, str(address))
             except holders.Blocked:
                 target = WriteTarget(HOT_UNPLUG, str(address))
-                pending.add(tree, pending.Pending(target, "1"))
+                add_pending(tree, Pending(target, "1"))
             return function
 
     def swap(
@@ -312,12 +308,10 @@ class FakeKernel(HeartbeatFiles, HotResets):
         """
         with self._tree.transaction() as tree:
             if boot.is_held(tree, str(address)):
-                raise drivers.refuse(errno.EBUSY, str(address))
+                raise refuse(errno.EBUSY, str(address))
             old = boot.unplug(tree, str(address))
-            vendor, product = subsystem or (
-                old.subsystem_vendor,
-                old.subsystem_product,
-            )
+            same = (old.subsystem_vendor, old.subsystem_product)
+            vendor, product = subsystem or same
             new = dataclasses.replace(
                 old,
                 vendor=ids[0],
@@ -336,7 +330,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         :raises OSError: EEXIST: two functions would have one address.
         """
         with self._tree.transaction() as tree:
-            pending.forget(tree)
+            forget_pending(tree)
             boot.reboot(tree, moved)
 
     # -- observed by tests -----------------------------------------------------
@@ -387,13 +381,11 @@ class FakeKernel(HeartbeatFiles, HotResets):
         :raises TimeoutError: fewer were blocked within that time.
         """
         deadline = time.monotonic() + timeout
-        while (
-            sum(write.outcome == WriteOutcome.BLOCKED for write in self.writes())
-            < count
-        ):
+        blocked = WriteOutcome.BLOCKED
+        while sum(each.outcome == blocked for each in self.writes()) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} blocked writes within {timeout} s")
-            time.sleep(_POLL)
+            time.sleep(POLL)
 
     # -- within --------------------------------------------------------------
 
@@ -416,26 +408,6 @@ class FakeKernel(HeartbeatFiles, HotResets):
         with self._tree.lock(engine) if engine else contextlib.nullcontext():
             yield
 
-    def _is_locked(self, address: str) -> bool:
-        with self._tree.transaction() as tree:
-            return pending.locks(tree, address)
-
-    def _wait_for_turn(
-        self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
-    ) -> None:
-        """Wait while a fault lets the write hang or the function is locked."""
-        noted = False
-        while True:
-            with self._tree.transaction() as tree:
-                hangs = fault is not None and faults.hangs(tree, fault)
-                probe = target.attribute == "drivers_probe"
-                if not hangs and (probe or not pending.locks(tree, target.address)):
-                    return
-                if not noted:
-                    self._note(tree, path, text, WriteOutcome.BLOCKED.value)
-            noted = True
-            time.sleep(_POLL)
-
     def _carry_out(
         self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
     ) -> int | None:
@@ -451,47 +423,23 @@ class FakeKernel(HeartbeatFiles, HotResets):
             except holders.Blocked:
                 self._note(tree, path, text, WriteOutcome.BLOCKED.value)
                 inside = os.path.relpath(path, self.root)
-                write = pending.Pending(target, text, inside, os.getpid())
-                return pending.add(tree, write)
+                write = Pending(target, text, inside, os.getpid())
+                return add_pending(tree, write)
             self._note(tree, path, text, outcome)
         end(outcome, error, path)
         return None
 
-    def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
-        inside = os.path.relpath(path, self.root)
-        tree.notes.append(record(Write(inside, text, outcome, os.getpid())))
-
-    def _fault(
-        self,
-        effect: Effect,
-        address: Address | None,
-        attribute: str,
-        times: int | None,
-        nth: int,
-        error: int = 0,
-    ) -> None:
-        fault = InjectedFault(
-            number=0,
-            effect=effect.value,
-            address=str(address or ""),
-            attribute=attribute,
-            errno=error,
-            skip=nth - 1,
-            times=times,
-        )
-        with self._tree.transaction() as tree:
-            faults.add(tree, fault)
-
 
 def _state(tree: Transaction, address: str) -> FunctionState:
     path = functions.place(tree, address)
-    is_pf = tree.exists(f"{path}/sriov_numvfs")
+    numvfs = autoprobe = None
+    if tree.exists(f"{path}/sriov_numvfs"):
+        numvfs = int(tree.read(f"{path}/sriov_numvfs"))
+        autoprobe = tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
     return FunctionState(
         address=address,
         driver=drivers.bound_at(tree, path),
         driver_override=drivers.override_at(tree, path),
-        numvfs=int(tree.read(f"{path}/sriov_numvfs")) if is_pf else None,
-        autoprobe=tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
-        if is_pf
-        else None,
+        numvfs=numvfs,
+        autoprobe=autoprobe,
     )

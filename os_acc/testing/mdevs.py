@@ -8,9 +8,8 @@ import errno
 import re
 
 from os_acc.testing import functions, holders, records, vfio
-from os_acc.testing.functions import refuse
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 #: All mediated devices, as links.
 MDEVS = "sys/bus/mdev/devices"

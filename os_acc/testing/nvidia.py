@@ -13,8 +13,9 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from os_acc.testing import drivers, functions, holders
-from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction
+from os_acc.testing import functions, holders
+from os_acc.testing.device_specs import AttributeSpec, SimulatedFunction
+from os_acc.testing.tree import refuse
 from os_acc.testing.vendor_attributes import TreeFunction
 
 CURRENT: Final = "nvidia/current_vgpu_type"
@@ -44,17 +45,17 @@ def set_type(function: SimulatedFunction, text: str) -> None:
     assert isinstance(function, TreeFunction)
     pf, kind = function.physfn, text.strip()
     if pf is None or not kind.isdecimal():
-        raise drivers.refuse(errno.EINVAL, function.address)
+        raise refuse(errno.EINVAL, function.address)
     tree, address = function.tree, function.address
     if kind == "0":
         if holders.holds(tree, address):
-            raise drivers.refuse(errno.EPERM, address)
+            raise refuse(errno.EPERM, address)
         if function.read(CURRENT) != "0":
             function.leave_vfio()
     elif function.read(CURRENT) != "0":
-        raise drivers.refuse(errno.EBUSY, address)
+        raise refuse(errno.EBUSY, address)
     elif int(kind) not in _types_in(function.read(CREATABLE)):
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     else:
         function.enter_vfio()
     function.write(CURRENT, str(int(kind)))

@@ -15,17 +15,16 @@ import fcntl
 import os
 import signal
 import struct
-import time
 from collections.abc import Callable
 from typing import Final
 
 from os_acc.testing import faults, functions, holders, nvme_resources, records
+from os_acc.testing.device_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.dfl_nodes import DflNodes
-from os_acc.testing.drivers import CONTROLLERS, refuse
+from os_acc.testing.drivers import CONTROLLERS
 from os_acc.testing.faults import Effect
-from os_acc.testing.nvme_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.specs import FunctionSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
 _LOG, _IDENTIFY, _FORMAT, _SANITIZE, _MANAGE = 0x02, 0x06, 0x80, 0x84, 0x1C
@@ -42,7 +41,6 @@ _FLUSH_BUFFERS, _RESCAN, _DISCARD = 0x1261, 0x125F, 0x1277
 _MEDIA, _STATES = f"{PRIVATE}/media", f"{PRIVATE}/nvme"
 #: Size of each namespace: 128 blocks of 512 bytes.
 MEDIUM = 1 << 16
-_POLL = 0.005
 # SSTAT bits 2:0.
 _RUNNING: Final = 2
 
@@ -98,11 +96,7 @@ class NvmeNodes(DflNodes):
         effect = fault.effect if fault else ""
         if fault is not None and effect == Effect.FAIL:
             raise refuse(fault.errno, path)
-        while fault is not None and effect == Effect.HANG:
-            with self._tree.transaction() as tree:
-                if not faults.hangs(tree, fault):
-                    break
-            time.sleep(_POLL)
+        self._wait_while(lambda tree: faults.hangs(tree, fault))
         if effect == Effect.KILL_BEFORE:
             os.kill(os.getpid(), signal.SIGKILL)
         if effect == Effect.IGNORE:
@@ -224,14 +218,8 @@ class NvmeNodes(DflNodes):
     ) -> None:
         """Let a controller report this health; that of a new drive by default."""
         with self._tree.transaction() as tree:
-            _change(
-                tree,
-                str(address),
-                warning=warning,
-                media_errors=media_errors,
-                spare=spare,
-                used=used,
-            )
+            health = {"media_errors": media_errors, "spare": spare, "used": used}
+            _change(tree, str(address), warning=warning, **health)
 
     # -- within --------------------------------------------------------------
 

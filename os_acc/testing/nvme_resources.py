@@ -13,7 +13,7 @@ import dataclasses
 import struct
 
 from os_acc.testing import functions, records
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 #: Private resources of the primary controller, and what a controller needs to run.

@@ -13,9 +13,10 @@ import os
 from typing import Final
 
 from os_acc.objects import qat
+from os_acc.privsep import kernel
 from os_acc.testing import functions
-from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction, keep
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.device_specs import AttributeSpec, SimulatedFunction, keep
+from os_acc.testing.tree import PRIVATE, Transaction, Tree, refuse
 
 _STATE: Final = "qat/state"
 _SERVICES: Final = "qat/cfg_services"
@@ -46,7 +47,7 @@ def attributes(
 
 def refuse_state(function: SimulatedFunction, _text: str) -> None:
     """Do as state_store() while adf_dev_in_use()."""
-    raise _refuse(errno.EBUSY, function)
+    raise refuse(errno.EBUSY, function.address)
 
 
 def set_state(function: SimulatedFunction, text: str) -> None:
@@ -54,7 +55,7 @@ def set_state(function: SimulatedFunction, text: str) -> None:
     wanted = text.removesuffix("\n")
     is_down = function.read(_STATE) == _DOWN
     if wanted not in (_UP, _DOWN) or (wanted == _DOWN and is_down):
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     keep(function, _STATE, text)
 
 
@@ -63,17 +64,13 @@ def set_services(function: SimulatedFunction, text: str) -> None:
     try:
         services = qat.parse_services(text.removesuffix("\n"))
     except ValueError as error:
-        raise _refuse(errno.EINVAL, function) from error
+        raise refuse(errno.EINVAL, function.address) from error
     most = 3 if function.read("device") == _6XXX else 2
     if not qat.are_possible(services) or len(services) > most:
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     if function.read(_STATE) == _UP:
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     keep(function, _SERVICES, text)
-
-
-def _refuse(number: int, function: SimulatedFunction) -> OSError:
-    return OSError(number, os.strerror(number), function.address)
 
 
 # -- debugfs ------------------------------------------------------------------
@@ -104,12 +101,12 @@ def is_down(tree: Transaction, address: str) -> bool:
     return tree.exists(path) and tree.read(path).strip() == "down"
 
 
-def flag(tree: Transaction, address: str, text: str) -> None:
+def _flag(tree: Transaction, address: str, text: str) -> None:
     """Set what the next queries find: '', ``silent`` or ``queried``."""
     tree.put(f"{_FLAGS}/{address}", text)
 
 
-def query(tree: Transaction, directory: str, address: str) -> None:
+def _query(tree: Transaction, directory: str, address: str) -> None:
     """Do as adf_heartbeat_status()."""
     path = f"{_FLAGS}/{address}"
     state = tree.read(path) if tree.exists(path) else ""
@@ -124,3 +121,45 @@ def query(tree: Transaction, directory: str, address: str) -> None:
 def _count(tree: Transaction, path: str) -> None:
     number = int(tree.read(path).rstrip("\n\0"))
     tree.put(path, f"{number + 1}\n\0", 0o400)
+
+
+class HeartbeatFiles(kernel.Kernel):
+    """The part of the simulated kernel that is below ``/sys/kernel/debug``."""
+
+    _tree: Tree
+
+    def read(self, path: str) -> str:
+        """Read an attribute; a read of a heartbeat's status queries the device."""
+        directory, name = os.path.split(path)
+        is_heartbeat = os.path.basename(directory) == "heartbeat"
+        if is_heartbeat and directory.startswith(f"{self.root}/{DEBUGFS}/"):
+            address = os.path.basename(os.path.dirname(directory)).rpartition("_")[2]
+            with self._tree.transaction() as tree:
+                # The kernel removes the directory of a device that goes down.
+                if is_down(tree, address):
+                    raise refuse(errno.ENOENT, path)
+                if name == "status":
+                    _query(tree, os.path.relpath(directory, self.root), address)
+        return super().read(path)
+
+    def stop_heartbeat(self, address: object) -> None:
+        """Let the firmware of a PF hang."""
+        self._set_heartbeat(address, "silent")
+
+    def restart_heartbeat(self, address: object) -> None:
+        """Let the firmware of a PF respond again."""
+        self._set_heartbeat(address, "")
+
+    def crowd_heartbeat(self, address: object) -> None:
+        """Let another process have queried the PF just before each query."""
+        self._set_heartbeat(address, "queried")
+
+    def unmount_debugfs(self) -> None:
+        """Unmount debugfs, as ``umount`` does."""
+        with self._tree.transaction() as tree:
+            tree.drop(DEBUGFS)
+            tree.mkdir(DEBUGFS)
+
+    def _set_heartbeat(self, address: object, flag: str) -> None:
+        with self._tree.transaction() as tree:
+            _flag(tree, str(address), flag)

@@ -9,9 +9,7 @@ import errno
 from collections.abc import Mapping
 
 from os_acc.objects import pci
-from os_acc.testing.attribute_specs import AttributeSpec
-from os_acc.testing.dfl_specs import DflSpec
-from os_acc.testing.nvme_specs import OF_VF, NvmeSpec
+from os_acc.testing.device_specs import OF_VF, AttributeSpec, DflSpec, NvmeSpec
 
 #: A driver's or a device's (vendor, product).
 Ids = tuple[int, int]
@@ -49,11 +47,7 @@ def netdev(name: str, *, up: bool = False) -> ClassDeviceSpec:
 
 
 def nvme(
-    number: int,
-    serial: str,
-    *,
-    partitions: int = 0,
-    namespaces: tuple[int, ...] = (1,),
+    number: int, serial: str, *, partitions: int = 0, namespaces: tuple[int, ...] = (1,)
 ) -> ClassDeviceSpec:
     """Return an NVMe controller with disks, the first one partitioned or not.
 
@@ -78,11 +72,7 @@ def nvme(
             ClassDeviceSpec(
                 "block",
                 name,
-                (
-                    *_node(259, 16 * number + 1000 * at, name),
-                    size,
-                    ("nsid", str(nsid)),
-                ),
+                (*_node(259, 16 * number + 1000 * at, name), size, ("nsid", str(nsid))),
                 () if at else parts,
             )
             for at, nsid in enumerate(namespaces)

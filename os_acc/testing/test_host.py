@@ -11,23 +11,25 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
+from unittest import mock
 
 from oslo_config import cfg
 
-from os_acc import conf, plugins, privsep, service
+from os_acc import conf, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import HelperRecord, LeaseState, Owner
-from os_acc.placement import options as placement
-from os_acc.privsep import images, record, tools, worker
+from os_acc.placement import client as placement
+from os_acc.plugins import loader
+from os_acc.privsep import claims, images, record, worker, xrt
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
-from os_acc.testing import helper, privileged, tree
+from os_acc.testing import helper, tree
 from os_acc.testing.image_directory import ImageDirectory
-from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel
+from os_acc.testing.nova import instance, request, uuid_of
 from os_acc.testing.specs import HostSpec
 
 #: A ``device_spec`` that names every function of a host.
@@ -45,11 +47,11 @@ _REGISTER: Mapping[str, Callable[[cfg.ConfigOpts], None]] = {
 
 
 def _register(config: cfg.ConfigOpts, group: str) -> None:
-    if group in _REGISTER:
-        _REGISTER[group](config)
+    if register := _REGISTER.get(group):
+        register(config)
         return
-    name = group.removeprefix(plugins.section_of(""))
-    for plugin_group, options in plugins.list_opts([name]):
+    name = group.removeprefix(loader.section_of(""))
+    for plugin_group, options in loader.list_opts([name]):
         config.register_opts(options, group=plugin_group)
 
 
@@ -64,15 +66,14 @@ def _texts(config: cfg.ConfigOpts, group: str, name: str, value: object) -> list
         return []
     if option.multi:
         return [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
-    ends = "[]"
+    form = "[{}]"
     if isinstance(value, Mapping):
         separator = getattr(option.type, "key_value_separator", ":")
-        ends, value = "{}", [f"{key}{separator}{each}" for key, each in value.items()]
+        form, value = "{{{}}}", [f"{k}{separator}{each}" for k, each in value.items()]
     if not isinstance(value, list | tuple):
         return [str(value)]
     text = ",".join(map(str, value))
-    has_ends = getattr(option.type, "bounds", False)
-    return [f"{ends[0]}{text}{ends[1]}" if has_ends else text]
+    return [form.format(text) if getattr(option.type, "bounds", False) else text]
 
 
 def config_of(*files: str | os.PathLike[str]) -> cfg.ConfigOpts:
@@ -105,12 +106,11 @@ class TestHost:
         plugins too.
     :param read: returns the configuration whose options are set.
     :param xrt_tools: directory of programs that stand in for XRT's.
-    :param separate_helper: run privileged code in helper processes, as in
-        production. False: run it in this process, and its writes in forked children.
+    :param separate_helper: run privileged code in helper processes, as in production,
+        not in this process with its writes in forked children.
     :param kernel_type: class of the simulated kernel.
     :param options: of ``[os_acc]``.
-    :raises oslo_config.cfg.NoSuchOptError: no option has this name, also for a
-        misspelt parameter of this class.
+    :raises oslo_config.cfg.NoSuchOptError: no option has this name.
     :raises oslo_config.cfg.NoSuchGroupError: no group of os_acc or of an installed
         plugin has this name; ``read`` can register others.
     :raises ValueError: the value of an option is invalid.
@@ -167,9 +167,9 @@ class TestHost:
             stack.enter_context(self.installed())
             if self._separate_helper:
                 command = helper.command(self.root, self.write_config())
-                stack.enter_context(privileged.privileged_by(command))
+                stack.enter_context(helper.privileged_by(command))
             else:
-                stack.enter_context(privileged.privileged_here())
+                stack.enter_context(helper.privileged_here())
             stack.callback(self.let_go)
             self._entered = stack.pop_all()
         return self
@@ -189,28 +189,28 @@ class TestHost:
         block's end restores the previous host. See also :meth:`install`.
         """
         self.kernel.complete()
-        before = privsep_kernel.current, images.current, tools.current
-        root, service.default_root = service.default_root, self.root
-        privsep_kernel.current = self.kernel
-        images.current = images.Images(self._cache)
-        if self._xrt_tools:
-            tools.current = tools.Tools(self._xrt_tools)
-        try:
+        with contextlib.ExitStack() as patches:
+            for patch in self._patches():
+                patches.enter_context(patch)
             yield self
-        finally:
-            privsep_kernel.current, images.current, tools.current = before
-            service.default_root = root
+
+    def _patches(self) -> Iterator[Any]:
+        yield mock.patch.object(privsep_kernel, "current", self.kernel)
+        yield mock.patch.object(service, "default_root", self.root)
+        yield mock.patch.object(images, "directory", self._cache)
+        if self._xrt_tools:
+            yield mock.patch.object(xrt, "tools_directory", self._tools)
 
     def install(self) -> None:
-        """Make this host the one of this process, for good.
+        """Make this host the one of a process that ends with the test.
 
-        Only for a process that ends with the test; elsewhere use :meth:`installed`.
         A simulated kernel of the same tree that is installed already is kept.
         """
-        if privsep_kernel.current.root != self.root:
-            privsep_kernel.current = self.kernel
-        service.default_root = self.root
-        images.current = images.Images(self._cache)
+        kernel = privsep_kernel.current
+        for patch in self._patches():
+            patch.start()
+        if kernel.root == self.root:
+            privsep_kernel.current = kernel
 
     def let_go(self) -> None:
         """Let guests close their functions, and end all faults."""
@@ -226,7 +226,9 @@ class TestHost:
                 os.waitpid(pid, 0)
         worker._stuck.clear()
 
-    @property
+    def _tools(self) -> str:
+        return self._xrt_tools
+
     def _cache(self) -> str:
         return os.path.join(self.state_path, bitstreams.DIRECTORY)
 
@@ -235,8 +237,7 @@ class TestHost:
     def copy(self, directory: str | os.PathLike[str]) -> TestHost:
         """Copy the host with its state, images, profiles and present options.
 
-        A copy costs little, as most files are linked. No process may use the host
-        meanwhile. The copy's options name the copied files.
+        No process may use the host meanwhile. The copy's options name the copied files.
 
         :param directory: of the copy; it does not exist yet.
         """
@@ -245,12 +246,10 @@ class TestHost:
         for name in _COPIED:
             source = os.path.join(self.directory, name)
             tree.copy_in_place(source, os.path.join(directory, name))
+        groups = {k: self._moved(each, directory) for k, each in self.groups.items()}
         return TestHost(
             directory,
-            groups={
-                group: self._moved(values, directory)
-                for group, values in self.groups.items()
-            },
+            groups=groups,
             read=self._read,
             xrt_tools=self._xrt_tools,
             separate_helper=self._separate_helper,
@@ -305,37 +304,29 @@ class TestHost:
         return service.build(config, self.root, Owner.NOVA)
 
     def start_here(self, **options: object) -> Manager:
-        """Call :meth:`install`, then :meth:`start`; for a process of its own.
-
-        Privileged code runs in this process.
-        """
+        """Install the host; start a service with privileged code in this process."""
         # A killed process may have left a change of the tree half-way.
         self.kernel.complete()
         self.install()
         return self.start(**options)
 
     def start_with_helpers(
-        self,
-        config_file: str,
-        contexts: Sequence[privsep.Context] = privileged.CONTEXTS,
+        self, config_file: str, contexts: Sequence[privsep.Context] = helper.CONTEXTS
     ) -> Manager:
-        """Call :meth:`install`, then start a service with helper processes.
-
-        Do as :meth:`start_here`, but with helpers as in production.
+        """Do as :meth:`start_here`, but with helper processes as in production.
 
         :param config_file: from :meth:`write_config`.
-        :param contexts: contexts with a helper process. Privileged code of the
-            others runs in this process.
+        :param contexts: those with a helper process.
         """
         self.install()
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             context.set_client_mode(context in contexts)
-        privileged.read_config(config_file)
+        helper.read_config(config_file)
         return service.build(cfg.CONF, self.root, Owner.NOVA)
 
     @contextlib.contextmanager
     def short_timeout(self) -> Iterator[None]:
-        """Replace :attr:`manager`, in a block, by one with a short write timeout."""
+        """Use a :attr:`manager` with a short write timeout, in a block."""
         before, self._manager = self.manager, self.start(write_timeout=1.0)
         try:
             yield
@@ -372,24 +363,22 @@ class TestHost:
         config = self.config(**options)
         path = self.directory / name
         command = helper_command or helper.command(self.root)
+        command += f" --config-file {shlex.quote(str(path))}"
         values_of = self._values(options)
         if self._xrt_tools:
             values_of["os_acc_xrt"] = {"tools": self._xrt_tools}
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             of_helper = values_of.setdefault(context.cfg_section, {})
-            of_helper["helper_command"] = (
-                f"{command} --config-file {shlex.quote(str(path))}"
-            )
+            of_helper["helper_command"] = command
             if threads:
                 of_helper["thread_pool_size"] = threads
-        lines: list[str] = []
-        for group, values in values_of.items():
-            lines.append(f"[{group}]")
-            for option, value in values.items():
-                for text in _texts(config, group, option, value):
-                    # oslo.config replaces $name in values.
-                    lines.append(f"{option} = {text.replace('$', '$$')}")
-        path.write_text("\n".join(lines) + "\n")
+        with path.open("w") as file:
+            for group, values in values_of.items():
+                print(f"[{group}]", file=file)
+                for option, value in values.items():
+                    for text in _texts(config, group, option, value):
+                        # oslo.config replaces $name in values.
+                        print(f"{option} = {text.replace('$', '$$')}", file=file)
         return str(path)
 
     def _values(self, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -403,8 +392,8 @@ class TestHost:
         :raises LookupError: the host does not offer it.
         """
         for provider in self.manager.providers():
-            handles = provider.device.handles
-            found = {provider.device.address, *(each.address for each in handles)}
+            device = provider.device
+            found = (device.address, *(each.address for each in device.handles))
             if address in map(str, found):
                 return provider
         raise LookupError(f"{address} is not offered")
@@ -470,7 +459,7 @@ class TestHost:
 
     def remove_records(self) -> None:
         """Remove the privileged helper's records of the devices that it has taken."""
-        for each in record.claimed():
+        for each in claims.claimed():
             record.remove(HelperRecord.of(*each).address)
 
     def programmings(self) -> list[str]:

@@ -24,6 +24,11 @@ _CHUNK = 65536
 PRIVATE = ".kernel"
 
 
+def refuse(number: int, about: str) -> OSError:
+    """Return an error of the kernel."""
+    return OSError(number, os.strerror(number), about)
+
+
 class Change(NamedTuple):
     """One idempotent step: ``kind`` is file, link, directory or drop."""
 
@@ -80,7 +85,7 @@ class Transaction:
         if change is not None and change.kind == "file":
             return change.value
         if change is not None or self._is_dropped(path):
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise refuse(errno.ENOENT, path)
         fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return _read_all(fd).decode()
@@ -279,15 +284,14 @@ class Tree:
         if change.kind == "drop":
             _remove(path)
             return
-        if change.kind == "directory":
-            os.makedirs(path, exist_ok=True)
-            return
         try:
             self._create(path, change)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._create(path, change)
         except FileExistsError:
+            if change.kind == "directory":
+                return
             # A reader without the lock must find either the old or the new text.
             fresh = self._own("fresh")
             _remove(fresh)
@@ -295,6 +299,9 @@ class Tree:
             os.replace(fresh, path)
 
     def _create(self, path: str, change: Change) -> None:
+        if change.kind == "directory":
+            os.mkdir(path)
+            return
         if change.kind == "link":
             os.symlink(change.value, path)
             return

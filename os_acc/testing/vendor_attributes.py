@@ -9,13 +9,13 @@ import errno
 import os
 
 from os_acc.testing import functions, holders, vfio
-from os_acc.testing.attribute_specs import AttributeSpec
-from os_acc.testing.tree import Transaction
+from os_acc.testing.device_specs import AttributeSpec
+from os_acc.testing.tree import Transaction, refuse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeFunction:
-    """See :class:`os_acc.testing.attribute_specs.SimulatedFunction`."""
+    """See :class:`os_acc.testing.device_specs.SimulatedFunction`."""
 
     tree: Transaction
     address: str
@@ -41,18 +41,18 @@ class TreeFunction:
 
     def enter_vfio(self) -> None:
         if error := vfio.register(self.tree, self.address):
-            raise functions.refuse(error, self.address)
+            raise refuse(error, self.address)
 
     def leave_vfio(self) -> None:
         if holders.holds(self.tree, self.address):
-            raise functions.refuse(errno.EBUSY, self.address)
+            raise refuse(errno.EBUSY, self.address)
         vfio.unregister(self.tree, self.address)
 
     def _path(self, name: str, address: str) -> str:
         place = functions.place(self.tree, address or self.address)
         path = f"{place}/{name}"
         if not self.tree.exists(path):
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise refuse(errno.ENOENT, path)
         return path
 
 
@@ -83,7 +83,7 @@ def store(tree: Transaction, address: str, name: str, text: str) -> None:
         if each.name == name and each.store is not None:
             each.store(TreeFunction(tree, address), text)
             return
-    raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
+    raise refuse(errno.EACCES, name)
 
 
 def _of(tree: Transaction, address: str, stay: bool) -> list[AttributeSpec]:

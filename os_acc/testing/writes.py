@@ -11,19 +11,22 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
+from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
     boot,
     drivers,
-    functions,
+    faults,
+    holders,
     mdevs,
-    resets,
-    sriov,
+    pci_attributes,
+    records,
     vendor_attributes,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.tree import Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, Tree, refuse, serial
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
@@ -32,6 +35,9 @@ _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/cr
 _GROUP = re.compile(r"dev/vfio/[0-9]+")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
+_PENDING = f"{PRIVATE}/pending"
+#: Seconds between two looks of a blocked write whether it may go on.
+POLL = 0.005
 #: No attribute and no write, but it ends like one: see Pending.
 HOT_UNPLUG = "(hot unplug)"
 
@@ -60,6 +66,47 @@ class Write:
     text: str
     outcome: str
     pid: int
+
+
+class LoggedCalls(privsep_kernel.Kernel):
+    """The calls of the simulated kernel that faults strike, logged as writes."""
+
+    _tree: Tree
+
+    def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
+        inside = os.path.relpath(path, self.root)
+        tree.notes.append(record(Write(inside, text, outcome, os.getpid())))
+
+    def _wait_while(
+        self, waits: Callable[[Transaction], bool], path: str = "", text: str = ""
+    ) -> None:
+        """Wait; a write of a path is logged once as blocked."""
+        while True:
+            with self._tree.transaction() as tree:
+                if not waits(tree):
+                    return
+                if path:
+                    self._note(tree, path, text, WriteOutcome.BLOCKED.value)
+            path = ""
+            time.sleep(POLL)
+
+    def _add_fault(
+        self,
+        effect: Effect,
+        address: object,
+        attribute: str,
+        error: int = 0,
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+        text: str = "",
+    ) -> None:
+        name = str(address or "")
+        fault = InjectedFault(
+            0, effect.value, name, attribute, error, nth - 1, times, text
+        )
+        with self._tree.transaction() as tree:
+            faults.add(tree, fault)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,7 +162,7 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
         return WriteTarget("hot_reset", line)
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None:
-        raise drivers.refuse(errno.EACCES, path)
+        raise refuse(errno.EACCES, path)
     return WriteTarget(match[2], match[1])
 
 
@@ -133,7 +180,7 @@ def carry_out(
     """
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
-        refusal = drivers.refuse(fault.errno, address)
+        refusal = refuse(fault.errno, address)
         return name_of(refusal), refusal
     if effect == Effect.IGNORE:
         return WriteOutcome.IGNORED.value, None
@@ -177,7 +224,7 @@ def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
     elif target.attribute == "bind":
         drivers.bind(tree, target.address, target.driver)
     elif target.attribute == "unbind":
-        sriov.unbind(tree, target.address, target.driver)
+        pci_attributes.unbind(tree, target.address, target.driver)
     elif target.attribute in _STORES:
         _STORES[target.attribute](tree, target.address, text)
     else:
@@ -189,14 +236,73 @@ def _hot_unplug(tree: Transaction, address: str, _text: str) -> None:
 
 
 _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
-    "numa_node": functions.set_node,
+    "numa_node": pci_attributes.set_node,
     "driver_override": drivers.set_override,
-    "sriov_numvfs": sriov.set_numvfs,
-    "sriov_drivers_autoprobe": sriov.set_autoprobe,
+    "sriov_numvfs": pci_attributes.set_numvfs,
+    "sriov_drivers_autoprobe": pci_attributes.set_autoprobe,
     "create": mdevs.create,
     "remove": mdevs.remove,
-    "reset": resets.reset,
-    "reset_method": resets.set_methods,
-    "hot_reset": resets.hot_reset,
+    "reset": pci_attributes.reset,
+    "reset_method": pci_attributes.set_methods,
+    "hot_reset": pci_attributes.hot_reset,
     HOT_UNPLUG: _hot_unplug,
 }
+
+
+# -- writes that wait for the process that holds a function --------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending:
+    """A write under way; without a path: a hot unplug."""
+
+    target: WriteTarget
+    text: str
+    path: str = ""
+    pid: int = 0
+
+
+def add_pending(tree: Transaction, write: Pending) -> int:
+    """Record that a write is under way; return its number."""
+    number = serial(tree)
+    tree.put(f"{_PENDING}/{number:08}", records.dump(write))
+    return number
+
+
+def is_under_way(tree: Transaction, number: int) -> bool:
+    """Return whether a write has not ended yet."""
+    return tree.exists(f"{_PENDING}/{number:08}")
+
+
+def is_locked(tree: Transaction, address: str) -> bool:
+    """Return whether a write under way keeps a function locked."""
+    if drivers.is_leaving(tree, address):
+        return True
+    return any(write.target.address == address for _name, write in _pending(tree))
+
+
+def resume_pending(tree: Transaction) -> Iterator[Write]:
+    """Resume all writes under way; return those that end."""
+    for name, write in _pending(tree):
+        outcome = WriteOutcome.DONE.value
+        try:
+            perform(tree, write.target, write.text)
+        except holders.Blocked:
+            continue
+        except OSError as error:
+            outcome = name_of(error)
+        tree.drop(f"{_PENDING}/{name}")
+        if write.path:
+            yield Write(write.path, write.text, outcome, write.pid)
+
+
+def forget_pending(tree: Transaction) -> None:
+    """Drop all writes under way for a reboot."""
+    tree.drop(_PENDING)
+
+
+def _pending(tree: Transaction) -> list[tuple[str, Pending]]:
+    return [
+        (name, records.load(Pending, tree.read(f"{_PENDING}/{name}")))
+        for name in tree.list(_PENDING)
+    ]

@@ -27,7 +27,6 @@ from os_acc.testing import (
     holders,
     hosts,
     nodes,
-    privileged,
     specs,
 )
 from os_acc.testing.tree import Transaction, Tree
@@ -151,7 +150,7 @@ class FakeHost(HostUnderTest):
         look = self.kernel.look_with_capability
         for change in (
             host.installed(),
-            privileged.privileged_here(),
+            helper.privileged_here(),
             mock.patch.object(privsep_holders, "_holders", look),
             mock.patch.object(service, "nodes", service.Nodes()),
         ):

@@ -19,11 +19,11 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NameKind, PlacementName, PublishedNames
 from os_acc.objects.region import RecordedImage, Region
-from os_acc.store import readonly
+from os_acc.store import snapshot
 from os_acc.testing import HostSpec, hosts
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 from tests.stress import fault_trials
 from tests.stress.simulated_host import plug, request, simulated_host
 from tests.unit.store.store_files import execute, file_in
@@ -139,7 +139,7 @@ class Flips:
         # The confirming plugs have changed nothing.
         # A store that replaces a damaged one has another identity.
         recorded = dataclasses.replace(
-            readonly.read(str(self.state)), store="", epoch=0
+            snapshot.read(str(self.state)), store="", epoch=0
         )
         return Answers(
             attached,

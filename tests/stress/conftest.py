@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.stress import host_directory, result_tables
 from tests.stress.fuzzing import fuzzed, seed
 from tests.stress.process_host import host, pristine, survived

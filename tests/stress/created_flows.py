@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from os_acc.attach.manager import Manager
-from os_acc.host import mdev, vgpu
+from os_acc.host import mdev
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, hosts, nvidia
@@ -146,9 +146,7 @@ class VirtualGpu(Created):
     def existing(self, bench: TestHost) -> set[str]:
         found = (f"0000:d8:00.{number}" for number in range(4, 8))
         root = bench.root
-        return {
-            each for each in found if vgpu.current_type(root, PciAddress.parse(each))
-        }
+        return {each for each in found if mdev.vgpu_type(root, PciAddress.parse(each))}
 
     def name_of(self, lease: Lease) -> str:
         return str(lease.address)

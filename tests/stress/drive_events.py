@@ -21,7 +21,7 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import claims
 from os_acc.store import schema
 from os_acc.testing import uuid_of
 from tests.stress import processes
@@ -161,7 +161,7 @@ class DriveHost:
         self.kernel.lift()
 
     def _leased_slots(self) -> set[str]:
-        found = {str(PciAddress(*each[0])) for each in record.claimed()}
+        found = {str(PciAddress(*each[0])) for each in claims.claimed()}
         for node in self.nodes:
             with contextlib.suppress(exception.OsAccError):
                 found |= {str(each.address) for each in node.store.leases()}

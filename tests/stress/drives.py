@@ -9,9 +9,9 @@ import dataclasses
 import os
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep.nvme import keeper
+from os_acc.privsep.nvme import disks
 from os_acc.testing import FunctionSpec, HostSpec, functions, holders, hosts, records
-from os_acc.testing.nvme_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
 from os_acc.testing.specs import nvme
 from os_acc.testing.tree import PRIVATE
 from tests.stress.simulated_host import simulated_host
@@ -204,7 +204,7 @@ class Rack:
 
     def _end_keeper(self, drive: Drive) -> None:
         """End the process that keeps the disks of a drive claimed."""
-        keeper.end(PciAddress.parse(drive.slot))
+        disks.end_keeper(PciAddress.parse(drive.slot))
 
     def put_back(self) -> None:
         """Put the drives in again, into the slots in which consumers got them."""

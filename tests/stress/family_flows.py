@@ -17,9 +17,9 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
-from os_acc.privsep.nvme import keeper
+from os_acc.privsep.nvme import disks
 from os_acc.testing import FakeKernel, TestHost, hosts
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.stress.flows import INSTANCE, NIC, OWN_PLUGINS, Flow, PlugFlow
 from tests.stress.plugin_flows import advance
 from tests.stress.simulated_host import plug
@@ -149,7 +149,7 @@ class SanitizedDrive(ErasedDrive):
         for part in (0.5, 1.0):
             if simulated_kernel().advance_sanitize(DISK, part):
                 # Without it, the host could mount the disks of the drive.
-                assert keeper.is_running(PciAddress.parse(DISK))
+                assert disks.has_keeper(PciAddress.parse(DISK))
                 super()._advance(manager)
         return goes_on
 

@@ -19,7 +19,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.testing import TestHost, hosts
-from os_acc.testing.demo import shelf
+from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
@@ -27,7 +27,9 @@ from tests.stress.flows import DFL, INSTANCE
 from tests.stress.simulated_host import request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
-_TWO_PORTS = hosts.dfl("0000:b3", 1, functions=(shelf.POWER_ON, shelf.POWER_ON), vfs=2)
+_TWO_PORTS = hosts.dfl(
+    "0000:b3", 1, functions=(hosts.DFL_FUNCTION, hosts.DFL_FUNCTION), vfs=2
+)
 _VFS = '{"address": "*:*:*.*", "num_vfs": "2"}'
 
 
@@ -45,7 +47,7 @@ class RegionFlow(Flow):
     more = (hosts.dfl("0000:b3", 1),)
 
     def dress(self, bench: TestHost) -> None:
-        shelf.fill(bench.images)
+        fill_images(bench.images)
 
     def next_plug(self, manager: Manager) -> None:
         (place,) = self.places
@@ -57,7 +59,7 @@ class RegionFlow(Flow):
         recorded_state = manager.store.recorded_state()
         (held, *_) = bench.kernel.held_by_hardware(DFL)
         unverified = region(bench) in recorded_state.unverified_regions
-        assert unverified or held in (shelf.POWER_ON, shelf.GZIP), held
+        assert unverified or held in (hosts.DFL_FUNCTION, GZIP), held
         for lease in recorded_state.leases:
             drivers = {bench.kernel.state(each).driver for each in lease.members}
             if lease.state is LeaseState.HELD and drivers == {VFIO}:
@@ -81,7 +83,7 @@ def check_programmed(bench: TestHost, manager: Manager, consumer: str) -> None:
     for address in lease.members:
         state = bench.kernel.state(address)
         assert (state.driver, state.driver_override) == (VFIO, VFIO)
-    assert bench.kernel.held_by_hardware(DFL)[0] == shelf.GZIP
+    assert bench.kernel.held_by_hardware(DFL)[0] == GZIP
     assert not manager.store.recorded_state().unverified_regions
 
 
@@ -188,7 +190,7 @@ class NumVfs(fault_flows.NumVfs):
     more = (_TWO_PORTS,)
 
     def dress(self, bench: TestHost) -> None:
-        shelf.fill(bench.images)
+        fill_images(bench.images)
 
     def check_done(self, bench: TestHost, manager: Manager) -> None:
         assert bench.kernel.state(DFL).numvfs == 2
@@ -197,7 +199,7 @@ class NumVfs(fault_flows.NumVfs):
         card = read_card(bench.root, PciAddress.parse(DFL))
         assert card is not None
         found = [(str(each.function), each.function_id) for each in card.ports]
-        assert found == [(VF, shelf.POWER_ON), (OTHER_VF, shelf.POWER_ON)]
+        assert found == [(VF, hosts.DFL_FUNCTION), (OTHER_VF, hosts.DFL_FUNCTION)]
 
 
 class NumVfsAgain(NumVfs):

@@ -18,10 +18,10 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
-from os_acc.store import readonly, records
+from os_acc.store import records, snapshot
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.stress.fault_flows import NEXT
 from tests.stress.simulated_host import plug, simulated_host
 from tests.unit.store.store_files import file_in
@@ -153,7 +153,7 @@ def check_unverified(bench: TestHost) -> None:
     state = os.path.dirname(file_of(bench))
     unverified = open_store(bench).recorded_state().unverified_regions
     assert all(region in unverified for region in UNVERIFIED), "a region is trusted"
-    unverified = readonly.read(state).unverified_regions
+    unverified = snapshot.read(state).unverified_regions
     assert all(region in unverified for region in UNVERIFIED), (
         "a region is shown as known"
     )

@@ -15,7 +15,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
-from os_acc.testing.demo import shelf
+from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import suppress
 from tests.stress import kills, processes
 from tests.stress.kills import Trial, Way
@@ -150,7 +150,7 @@ class Program(Flow):
 
     def prepare(self, bench: TestHost) -> None:
         plug_bystander(bench)
-        shelf.fill(bench.images)
+        fill_images(bench.images)
 
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here()
@@ -163,13 +163,13 @@ class Program(Flow):
         for lease in recorded_state.leases:
             if lease.consumer == INSTANCE:
                 assert not recorded_state.unverified_regions
-                assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+                assert kernel.held_by_hardware(DFL) == (GZIP,)
         if not recorded_state.unverified_regions:
             (held,) = kernel.held_by_hardware(DFL)
-            assert held in (shelf.POWER_ON, shelf.GZIP)
+            assert held in (hosts.DFL_FUNCTION, GZIP)
         (entry,) = self._plug(manager)
         assert entry["pci_id"] == DFL
-        assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        assert kernel.held_by_hardware(DFL) == (GZIP,)
         assert not manager.store.recorded_state().unverified_regions
 
     @staticmethod
@@ -216,7 +216,7 @@ class ProgramAfterReboot(Program):
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
-        assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        assert bench.kernel.held_by_hardware(DFL) == (GZIP,)
         assert not manager.store.recorded_state().unverified_regions
 
 

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import small_files
+from os_acc.store import state_files
 from tests.unit.store.store_files import opened_halfway
 
 
@@ -75,7 +75,7 @@ class Disk:
             self._refuse("fsync", os.readlink(f"/proc/self/fd/{fd}"))
             fsync(fd)
 
-        vars(small_files)["open"] = opened_halfway(written)
+        vars(state_files)["open"] = opened_halfway(written)
         os.fsync = synced
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:

@@ -9,7 +9,8 @@ import os
 from collections.abc import Iterator
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, outstanding
+from os_acc.privsep import functions, kernel, record
+from os_acc.privsep.kernel import COPIES
 from tests.stress import hostile_tree
 from tests.stress.file_changes import Deed, FileChanges, picture
 from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_ones_end
@@ -27,7 +28,7 @@ def _copies(card: Card, arguments: Arguments) -> list[str]:
     """
     own = {card.name, functions.serial(PciAddress(*card.place))}
     keys = (own | set(_serials(arguments, card))) - {""}
-    return [outstanding.name_of(card.identity, key) for key in keys]
+    return [record.copy_name(card.identity, key) for key in keys]
 
 
 def _serials(arguments: Arguments, card: Card) -> Iterator[str]:
@@ -125,7 +126,7 @@ class GuardedTree:
         ]
         directories = self._directories(cards)
         copies = [
-            f"{self._real(outstanding.DIRECTORY)}/{name}{suffix}"
+            f"{self._real(COPIES)}/{name}{suffix}"
             for card in cards
             for name in _copies(card, arguments)
             for suffix in ("", ".new")
@@ -139,7 +140,7 @@ class GuardedTree:
         inner = [f"{_LOCKS}/{name}" for name in _OF_NVME if has_nvme]
         root = os.path.realpath(self.host.root)
         # A host has the directories above.
-        copies = (outstanding.DIRECTORY, "var/lib", "var")
+        copies = (COPIES, "var/lib", "var")
         return [os.path.join(root, name) for name in (*inner, _LOCKS, *copies)]
 
     def _real(self, path: str) -> str:

@@ -13,22 +13,22 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
-from os_acc import plugins
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import loader
 from os_acc.testing import TestHost
 from tests.stress.flows import INSTANCE, OTHER_VF, OWN_PLUGINS, VF, Flow, PlugFlow
 from tests.stress.simulated_host import plug
 from tests.unit import acme
 
 #: The entry point of the plugin.
-MARKS = metadata.EntryPoint("marks", "tests.unit.acme:MarksIntel", plugins.NAMESPACE)
+MARKS = metadata.EntryPoint("marks", "tests.unit.acme:MarksIntel", loader.NAMESPACE)
 #: The entry point of the plugin that erases its devices.
-ERASES = metadata.EntryPoint("erases", "tests.unit.acme:ErasesIntel", plugins.NAMESPACE)
+ERASES = metadata.EntryPoint("erases", "tests.unit.acme:ErasesIntel", loader.NAMESPACE)
 #: The entry point of the plugin with privileged steps.
 STEPS = metadata.EntryPoint(
-    "steps", "tests.unit.vendor_steps:SteppingIntel", plugins.NAMESPACE
+    "steps", "tests.unit.vendor_steps:SteppingIntel", loader.NAMESPACE
 )
 INSTALLED = (MARKS, ERASES, STEPS)
 

@@ -13,7 +13,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from os_acc.privsep import kernel, outstanding, worker
+from os_acc.privsep import kernel, worker
+from os_acc.privsep.kernel import COPIES
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import RandomValues
@@ -96,7 +97,7 @@ def forget_calls(fake: FakeKernel) -> None:
 
     Another call for the lease of a record would restore the recorded binding.
     """
-    for place in ("run/os_acc", outstanding.DIRECTORY):
+    for place in ("run/os_acc", COPIES):
         shutil.rmtree(os.path.join(fake.root, place), ignore_errors=True)
 
 

@@ -13,13 +13,12 @@ from typing import Any
 
 from os_acc.privsep import (
     binding,
+    claims,
     fpga,
     holders,
     mdev,
+    permissions,
     qat,
-    record,
-    rootconf,
-    several,
     sriov,
     xrt,
 )
@@ -328,7 +327,7 @@ class _Several(EntryPoint):
 
 
 SEVERAL = _Several(
-    several.several,
+    binding.several,
     _several,
     _are_several,
     lambda arguments: [
@@ -337,7 +336,7 @@ SEVERAL = _Several(
     _nothing,
 )
 RESERVE = EntryPoint(
-    binding.reserve,
+    claims.reserve,
     _reserve,
     lambda group, targets, epoch, milliseconds, lease, use, instead_of, *debt: (
         is_call(group, epoch, milliseconds)
@@ -353,7 +352,7 @@ RESERVE = EntryPoint(
     _nothing,
 )
 FORGET = EntryPoint(
-    binding.forget,
+    claims.forget,
     _forget,
     lambda places, epoch, milliseconds, lease: (
         isinstance(places, tuple | list)
@@ -368,9 +367,9 @@ FORGET = EntryPoint(
     locks=False,
 )
 CLAIMED = EntryPoint(
-    record.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
+    claims.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
 )
-STANDING = dataclasses.replace(CLAIMED, call=rootconf.limits)
+STANDING = dataclasses.replace(CLAIMED, call=permissions.limits)
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,
@@ -474,11 +473,11 @@ HOLDING = (HOLDERS, MDEV_HOLDERS)
 OWN: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
-    "several.several": SEVERAL,
-    "binding.reserve": RESERVE,
-    "binding.forget": FORGET,
-    "record.claimed": CLAIMED,
-    "rootconf.limits": STANDING,
+    "binding.several": SEVERAL,
+    "claims.reserve": RESERVE,
+    "claims.forget": FORGET,
+    "claims.claimed": CLAIMED,
+    "permissions.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "nvme.vf_resources.share_resources": SHARE_NVME_RESOURCES,
     "qat.set_qat_services": SET_QAT_SERVICES,

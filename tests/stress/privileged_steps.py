@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, kernel, record, vgpu, worker
+from os_acc.privsep import Step, kernel, record, vgpu
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme import steps as nvme
 from tests.random_values import RandomValues
 from tests.stress.argument_forms import (
@@ -187,7 +188,7 @@ def _record_for_erasure(cards: list[Card], arguments: Arguments) -> None:
     lease, (methods,) = arguments[5], arguments[6]
     if not methods:
         return
-    os.makedirs(kernel.current.path(worker.LOCKS), exist_ok=True)
+    os.makedirs(kernel.current.path(LOCKS), exist_ok=True)
     for card in cards:
         address, use = PciAddress(*card.place), record.FunctionUse.HOST
         record.write(

@@ -13,7 +13,7 @@ from typing import Any
 import os_acc
 from os_acc import requests
 from os_acc.testing import TestHost, instance, request, uuid_of
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 from tests.random_values import RandomValues
 
 Arguments = tuple[Any, ...]

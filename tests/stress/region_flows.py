@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from os_acc.attach.manager import Manager
 from os_acc.testing import FunctionSpec, TestHost, hosts
-from os_acc.testing.demo import shelf
+from os_acc.testing.demo.host import GZIP, fill_images
 from tests.stress.flows import DFL, INSTANCE, Flow, Program, plug_bystander
 from tests.stress.simulated_host import request
 
@@ -17,7 +17,7 @@ CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 FIRST_IMAGE = "44444444-4444-4444-8444-444444444444"
 SECOND_IMAGE = "55555555-5555-4555-8555-555555555555"
 #: The function that each image of the guest requests.
-_FUNCTIONS: Mapping[str, str] = {FIRST_IMAGE: shelf.GZIP, SECOND_IMAGE: CRYPTO}
+_FUNCTIONS: Mapping[str, str] = {FIRST_IMAGE: GZIP, SECOND_IMAGE: CRYPTO}
 
 
 class RestoredRegion(Program):
@@ -32,7 +32,7 @@ class RestoredRegion(Program):
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         self._plug(bench.start_here())
-        bench.kernel.program_as_guest(DFL, shelf.POWER_ON)
+        bench.kernel.program_as_guest(DFL, hosts.DFL_FUNCTION)
 
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here(**self._options(bench))
@@ -47,7 +47,7 @@ class RestoredRegion(Program):
         unverified = manager.store.recorded_state().unverified_regions
         assert not unverified
         assert not unverified.guest_writable
-        assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        assert bench.kernel.held_by_hardware(DFL) == (GZIP,)
 
     @staticmethod
     def _options(bench: TestHost) -> Mapping[str, Any]:
@@ -71,7 +71,7 @@ class Rebuild(Flow):
 
     def prepare(self, bench: TestHost) -> None:
         plug_bystander(bench)
-        shelf.fill(bench.images)
+        fill_images(bench.images)
         bench.images.put_gbs("crypto.gbs", CRYPTO)
         for image, function in _FUNCTIONS.items():
             wanted = {"tags": None, "function_id": function}

@@ -21,7 +21,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store.leases import Store
-from os_acc.testing import HostSpec, TestHost, hosts, privileged
+from os_acc.testing import HostSpec, TestHost, helper, hosts
 from tests.stress import observation, simulated_host
 
 #: Seconds after which a service that does not end is aborted.
@@ -66,7 +66,7 @@ class SharedHost(TestHost):
 
     def stop(self) -> None:
         """End the helpers of this process."""
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             context.stop()
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import Locks
 from tests import run_figures
 from tests.stress import processes
@@ -65,7 +65,7 @@ class State:
 
     @property
     def cache(self) -> Cache:
-        locks = Locks(os.path.join(self.directory, "locks"))
+        locks = Locks(self.directory)
         return Cache(self.images, 2 * SIZE, locks)
 
     def path(self, image: Any) -> str:

@@ -17,7 +17,8 @@ from importlib import metadata
 import pytest
 from stevedore import ExtensionManager
 
-from os_acc import exception, plugins
+from os_acc import exception
+from os_acc.plugins import loader
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
 from tests.shares import Share
@@ -68,10 +69,10 @@ class Stage:
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the plugins of :mod:`.plugin_flows` beside those of os_acc."""
-    own = metadata.entry_points(group=plugins.NAMESPACE)
+    own = metadata.entry_points(group=loader.NAMESPACE)
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
-        plugins.NAMESPACE,
+        loader.NAMESPACE,
         [*own, *plugin_flows.INSTALLED],
     )
 

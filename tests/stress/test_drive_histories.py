@@ -30,7 +30,7 @@ from os_acc.helper import client
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import claims
 from os_acc.testing import WriteOutcome, instance, request
 from tests import run_figures
 from tests.stress.drive_events import EVERYTHING, SECONDS, DriveHost, Tenant
@@ -236,7 +236,7 @@ class History(DriveHost):
                 assert lease.state is LeaseState.QUARANTINED, lease
                 assert not any(each.identity.drive for each in lease.prior), lease
                 places.add(lease.address)
-            for parts, *_, serial in record.claimed():
+            for parts, *_, serial in claims.claimed():
                 if (slot := PciAddress(*parts)) not in places:  # type: ignore[arg-type]
                     assert not serial, f"the helper keeps {slot} with {serial}"
                     assert not self.rack.at(str(slot)), f"the helper keeps {slot}"

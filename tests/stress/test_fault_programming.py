@@ -19,8 +19,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach.manager import Manager
-from os_acc.testing import FakeKernel, HostSpec, Snapshot, TestHost
-from os_acc.testing.demo import shelf
+from os_acc.testing import FakeKernel, HostSpec, Snapshot, TestHost, hosts
+from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import Expected, raises
 from tests.stress import flows
 from tests.stress.fault_flows import NEXT
@@ -51,7 +51,7 @@ class Case:
     error: Expected
     told: str
     known: bool = False
-    holds: str | None = shelf.POWER_ON
+    holds: str | None = hosts.DFL_FUNCTION
 
 
 def _refused(number: int, error: Expected, known: bool) -> Case:
@@ -99,7 +99,7 @@ CASES = {
     "no effect": Case(
         lambda kernel: kernel.ignore(DFL, "program"),
         exception.ProgrammingReason.WRONG_FUNCTION,
-        shelf.GZIP,
+        GZIP,
     ),
 }
 
@@ -109,7 +109,7 @@ def bench(place: str) -> TestHost:
     card = [each for each in flows.host().functions if each.address == FPGA]
     spec = HostSpec((*card, *flows.Program.more))
     bench = simulated_host(os.path.join(place, "bench"), spec, write_timeout=5.0)
-    shelf.fill(bench.images)
+    fill_images(bench.images)
     return bench
 
 
@@ -175,7 +175,7 @@ def _put_in_order(bench: TestHost, pristine: Snapshot) -> None:
     manager.unplug({"uuid": INSTANCE})
     (entry,) = program(manager, NEXT)
     assert entry["pci_id"] == DFL
-    assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+    assert kernel.held_by_hardware(DFL) == (GZIP,)
     assert not manager.store.recorded_state().unverified_regions
     assert manager.unplug({"uuid": NEXT}) == 1
     assert kernel.snapshot() == pristine

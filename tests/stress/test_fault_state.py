@@ -22,7 +22,7 @@ from oslo_privsep import capabilities
 from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
-from os_acc.store import StoreDamaged, readonly
+from os_acc.store import StoreDamaged, snapshot
 from os_acc.testing import TestHost
 from tests.stress import fault_store, processes
 from tests.stress.fault_flows import NEXT
@@ -87,7 +87,7 @@ def read(bench: TestHost) -> None:
     state = os.path.dirname(file_of(bench))
     with fault_store.changing_nothing(bench):
         try:
-            readonly.read(state)
+            snapshot.read(state)
         except exception.StateUnavailable as error:
             check_named(error)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from os_acc import privsep
-from os_acc.privsep import binding, mdev
+from os_acc.privsep import claims, mdev
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.mdevs import mdpy, mtty
 from tests.random_values import RandomValues, shown
@@ -141,7 +141,7 @@ HOSTILE: tuple[Call, ...] = (
     _of_mdev(mdev.remove, True),
     _of_mdev(mdev.repair_record, "acme"),
     _vendor_step,
-    _of_forget(binding.forget),
+    _of_forget(claims.forget),
 )
 
 
@@ -210,7 +210,7 @@ def _through(client: HostileClient) -> tuple[tuple[Call, ...], tuple[Call, ...]]
         _of_mdev(step("mdev.create"), "acme"),
         _of_mdev(step("mdev.remove"), True),
         _of_mdev(step("mdev.repair_record"), "acme"),
-        _of_forget(step("binding.forget")),
+        _of_forget(step("claims.forget")),
     )
     names = (
         name

@@ -296,9 +296,9 @@ assert type(kernel.current) is kernel.Kernel and kernel.current.root == "/"
 _OTHERS_MODULES = ("oslo_privsep.daemon", "oslo_log.log", "cliff.app", "os_traits")
 # urllib3 asks the kernel whether it knows IPv6; cryptography loads OpenSSL.
 _OTHERS_MODULES += (
-    "glanceclient.common.http",
+    "keystoneauth1.session",
     "keystoneauth1.loading",
-    "cursive.signature_utils",
+    "cryptography.x509",
 )
 
 

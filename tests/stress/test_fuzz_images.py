@@ -16,9 +16,8 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import library
+from os_acc.bitstreams import glance, library
 from os_acc.bitstreams import options as bitstreams
-from os_acc.bitstreams.glance import source as glance
 from os_acc.store.locks import Locks
 from os_acc.testing.test_host import config_of
 from tests.random_values import TEXTS, RandomValues, shown
@@ -59,7 +58,7 @@ def names() -> list[tuple[str, str]]:
 
 def ask(place: str, config: cfg.ConfigOpts) -> None:
     """Use the options: open a library, and ask for one image."""
-    images = library.build(config, f"{place}/state", Locks(f"{place}/state/locks"))
+    images = library.build(config, f"{place}/state", Locks(f"{place}/state"))
     images.about(IMAGE, time.monotonic() + _TIMES_OUT)
 
 

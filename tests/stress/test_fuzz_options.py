@@ -17,14 +17,14 @@ from oslo_config import cfg
 
 from os_acc import conf, exception, privsep, service
 from os_acc.attach.manager import Manager
-from os_acc.bitstreams import shared_options as helpers
+from os_acc.bitstreams import options
 from os_acc.helper.client import Helper
 from os_acc.host import numa
 from os_acc.nova import options as nova
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING
@@ -66,7 +66,7 @@ OF_NETWORKS = {
 
 #: The options of the plugins that come with os_acc.
 OF_PLUGINS = (
-    (helpers.XRT_GROUP, helpers.XRT_TOOLS.name),
+    (options.XRT_GROUP, options.XRT_TOOLS.name),
     ("os_acc_nvme", "erase_methods"),
 )
 

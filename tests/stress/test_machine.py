@@ -20,10 +20,11 @@ from hypothesis.stateful import (
 )
 from stevedore import ExtensionManager
 
-from os_acc import exception, plugins
+from os_acc import exception
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import loader
 from tests import run_figures
 from tests.stress import lost_store, observation, plugin_flows
 from tests.stress.invariants import Counts
@@ -36,9 +37,7 @@ from tests.stress.simulated_host import unfinished
 from tests.unit import acme
 
 #: The entry point of the plugin that erases.
-ERASES = metadata.EntryPoint(
-    "erases", "tests.unit.acme:ErasesXilinx", plugins.NAMESPACE
-)
+ERASES = metadata.EntryPoint("erases", "tests.unit.acme:ErasesXilinx", loader.NAMESPACE)
 
 #: The approximate number of touches of disk or host by each action.
 _TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4, "erase": 12}
@@ -452,9 +451,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a plugin that erases two cards beside those of os_acc."""
-    own = metadata.entry_points(group=plugins.NAMESPACE)
+    own = metadata.entry_points(group=loader.NAMESPACE)
     monkeypatch.setitem(
-        ExtensionManager.ENTRY_POINT_CACHE, plugins.NAMESPACE, [*own, ERASES]
+        ExtensionManager.ENTRY_POINT_CACHE, loader.NAMESPACE, [*own, ERASES]
     )
 
 

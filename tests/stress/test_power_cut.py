@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.lease import Lease
-from os_acc.store import Store, readonly
+from os_acc.store import Store, snapshot
 from tests.stress.power_cuts import Disk, Files
 from tests.unit.store.conftest import make_lease
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
@@ -24,7 +24,7 @@ from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, se
 __all__ = ["make_lease"]
 
 Make = Callable[..., Lease]
-Snapshot = readonly.StoreSnapshot
+Snapshot = snapshot.StoreSnapshot
 
 
 def add(store: Store, make: Make) -> None:
@@ -55,7 +55,7 @@ def check(path: Path, disk: Disk, before: Snapshot, after: Snapshot) -> None:
 
     def found(files: Files) -> Snapshot:
         assert start(path, files).damaged == ()
-        return readonly.read(str(path))
+        return snapshot.read(str(path))
 
     every = list(disk.distinct())
     assert len(every) > 2
@@ -73,10 +73,10 @@ def place(tmp_path: Path, make_lease: Make) -> Path:
 def test_a_commit_is_there_or_not(
     tmp_path: Path, place: Path, make_lease: Make, act: Callable[[Store, Make], None]
 ) -> None:
-    store, before, disk = reopened(str(place)), readonly.read(str(place)), Disk(place)
+    store, before, disk = reopened(str(place)), snapshot.read(str(place)), Disk(place)
     with disk.watched():
         act(store, make_lease)
-    after = readonly.read(str(place))
+    after = snapshot.read(str(place))
     assert after != before
     check(tmp_path / "cut", disk, before, after)
 
@@ -84,7 +84,7 @@ def test_a_commit_is_there_or_not(
 def test_an_upgrade_is_there_or_not(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, disk = readonly.read(str(place)), Disk(place)
+    before, disk = snapshot.read(str(place)), Disk(place)
     content = (place / "os_acc.sqlite").read_bytes()
     set_steps(monkeypatch, STEP)
     with disk.watched():
@@ -102,7 +102,7 @@ def test_an_upgrade_is_there_or_not(
 
 
 def test_a_damaged_store_or_its_successor_is_there(tmp_path: Path, place: Path) -> None:
-    leases = readonly.read(str(place)).leases
+    leases = snapshot.read(str(place)).leases
     execute(place / "os_acc.sqlite", "DROP TABLE events")
     disk = Disk(place)
     with disk.watched():
@@ -118,11 +118,11 @@ def test_each_sync_is_necessary(
     tmp_path: Path, place: Path, make_lease: Make, unsynced: str
 ) -> None:
     """The check finds a commit without the sync of its file or of its name."""
-    store, before, disk = reopened(str(place)), readonly.read(str(place)), Disk(place)
+    store, before, disk = reopened(str(place)), snapshot.read(str(place)), Disk(place)
     with disk.watched(ignored=unsynced):
         add(store, make_lease)
     with pytest.raises(AssertionError):
-        check(tmp_path / "cut", disk, before, readonly.read(str(place)))
+        check(tmp_path / "cut", disk, before, snapshot.read(str(place)))
 
 
 def test_a_commit_waits_for_the_disk_twice(

@@ -19,7 +19,7 @@ import pytest
 
 from os_acc import inspection
 from os_acc.attach.manager import Manager
-from os_acc.privsep import worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.store import schema
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
@@ -46,7 +46,7 @@ RUBBISH = (b"", b"\0\xff" * 100, b"9" * 400, b"4611686018427387904", b"-1\n")
 
 
 def hold_consumer(host: ProcessHost) -> None:
-    locks = Locks(os.path.join(host.state_path, "locks"))
+    locks = Locks(host.state_path)
     with locks.hold([consumer_lock(uuid_of(1))], time.monotonic() + 60):
         stand_still(host)
 
@@ -71,7 +71,7 @@ def stand_still(host: ProcessHost) -> None:
 
 
 def worker_lock(host: ProcessHost) -> str:
-    return os.path.join(host.root, worker.LOCKS, GPU)
+    return os.path.join(host.root, LOCKS, GPU)
 
 
 HOLDERS = (hold_consumer, hold_store, hold_worker)

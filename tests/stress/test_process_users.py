@@ -23,7 +23,7 @@ from cliff.formatters import table
 
 from os_acc import deadlines, privsep
 from os_acc.attach.manager import Manager
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import Snapshot, helper, uuid_of
 from tests.stress import processes
 from tests.stress.process_host import (

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Final
 
 from oslo_config import cfg
 
-from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import AttachHandle, Device
+from os_acc.objects.device import AttachHandle, Device, UsableFunction
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base, pci
 from os_acc.testing import TestHost

@@ -16,12 +16,13 @@ import pytest
 from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
-from os_acc import deadlines, plugins, privsep, service
+from os_acc import deadlines, privsep, service
 from os_acc.attach.manager import Manager
-from os_acc.attach.release_retries import Retrier
+from os_acc.attach.recovery import Retrier
 from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import rootconf, worker
+from os_acc.plugins import loader
+from os_acc.privsep import permissions, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit import acme_card
@@ -52,9 +53,9 @@ def _own_root_configuration() -> Iterator[None]:
     Without ``monkeypatch``: in an autouse fixture, it would undo its changes after
     those of the hosts.
     """
-    before = rootconf._last
+    before = permissions._last
     yield
-    rootconf._last = before
+    permissions._last = before
 
 
 @pytest.fixture(autouse=True)
@@ -171,8 +172,8 @@ def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
         monkeypatch.setitem(
             ExtensionManager.ENTRY_POINT_CACHE,
-            plugins.NAMESPACE,
-            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+            loader.NAMESPACE,
+            [EntryPoint(name, at, loader.NAMESPACE) for name, at in found.items()],
         )
 
     return as_entry_points
@@ -202,8 +203,8 @@ def _example_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the example plugin alone."""
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
-        plugins.NAMESPACE,
-        [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
+        loader.NAMESPACE,
+        [EntryPoint("acme", acme_card.PLUGIN, loader.NAMESPACE)],
     )
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
 from os_acc.host.pci import read_function
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.bitstream import Bitstream, Digest, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, functions, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import TestHost, hosts
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing.dfl import payload
 from os_acc.testing.hosts import DFL_INTERFACE
 
 LEASE = "77777777-7777-4777-8777-777777777777"

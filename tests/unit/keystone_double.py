@@ -15,7 +15,7 @@ from typing import Any
 from keystoneauth1 import loading
 from oslo_config import cfg
 
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from os_acc.testing.test_host import config_of
 
 
@@ -82,6 +82,8 @@ class Handler(BaseHTTPRequestHandler):
     """Serves one connection, and writes no log."""
 
     protocol_version = "HTTP/1.1"
+    # Else a body waits 40 ms for the acknowledgement of the header before it.
+    disable_nagle_algorithm = True
 
     def log_message(self, *args: object) -> None:
         """Write no log."""

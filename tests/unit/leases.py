@@ -10,7 +10,7 @@ from os_acc.objects.device import AttachHandle
 from os_acc.objects.lease import Guest, Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import GroupAllocation
 from os_acc.testing import uuid_of
 
 IDENTITY = PciIdentity(0x10DE, 0x2235, 0x10DE, 0x145A, 0xA1)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from os_acc import deadlines, exception, plugins, service
+from os_acc import deadlines, exception, service
 from os_acc.attach import verification
-from os_acc.inventory import discovery, snapshots
+from os_acc.inventory import plugin_discovery, snapshots
 from os_acc.objects.lease import LeaseState
-from os_acc.plugins import calls
+from os_acc.plugins import loader
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 from os_acc.testing import instance, request
@@ -42,7 +42,7 @@ def gate() -> Iterator[None]:
 @contextlib.contextmanager
 def store_of_another(state_path: str) -> Iterator[None]:
     """Hold the lock of the store, as a transaction of another process does."""
-    locks = Locks(os.path.join(state_path, "locks"))
+    locks = Locks(state_path)
     with locks.hold(["9-store"], time.monotonic() + 30):
         yield
 
@@ -92,9 +92,9 @@ def test_a_plug_that_is_out_of_time_does_not_even_look_at_the_host(bench, monkey
         raise AssertionError("it is looked at")
 
     with monkeypatch.context() as patch:
-        confirmer = manager._confirmer
-        patch.setattr(confirmer, "settled", _until_it_is_late(confirmer.settled))
-        patch.setattr(plugins.Plugins, "call", slow)
+        recovery = manager.recovery
+        patch.setattr(recovery, "settled", _until_it_is_late(recovery.settled))
+        patch.setattr(loader.Plugins, "call", slow)
         with pytest.raises(exception.DeviceStuck, match="no time is left"):
             manager.plug(instance(1), selected, specs)
     assert bench.kernel.snapshot() == before
@@ -125,7 +125,7 @@ def test_a_binding_is_not_read_after_the_deadline(bench):
 def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
     bench, install_plugins, gate, monkeypatch, where
 ):
-    monkeypatch.setattr(plugins, "_LOAD_SECONDS", 0.2)
+    monkeypatch.setattr(loader, "_LOAD_SECONDS", 0.2)
     install_plugins(slow=f"tests.unit.{where}")
     manager = bench.restart()
     (aside,) = manager.host_info()["set_aside"]
@@ -138,7 +138,7 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
     bench, install_plugins, gate, monkeypatch
 ):
     monkeypatch.setattr(service, "nodes", service.Nodes())
-    monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 600)
+    monkeypatch.setattr(plugin_discovery, "_DISCOVER_SECONDS", 600)
     install_plugins(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
     first = deadlines.begin(service.initialize, config=config, root=bench.root)
@@ -307,7 +307,7 @@ def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch
 
 
 def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
-    plugin_calls = calls.PluginCalls("acme")
+    plugin_calls = loader.PluginCalls("acme")
     with pytest.raises(exception.PluginFailed):
         plugin_calls.call(0.01, NeverReturns.gate.wait)
     with plugin_calls._guard:

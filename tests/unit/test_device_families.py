@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.device import Erasure
-from os_acc.plugins import families
+from os_acc.plugins import pci
 from tests.unit.family_hosts import FAMILIES
 from tests.unit.plugins.conforming_hosts import HOSTS
 
@@ -83,6 +84,7 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def seen_on_the_real_kernel() -> dict[str, set[str]]:
     """Return the families that the kernel lane marks, with the files of its tests."""
     found: dict[str, set[str]] = {}
@@ -180,7 +182,7 @@ def test_a_false_row_is_found(falsify: Callable[[list[str]], None]) -> None:
 
 def test_each_id_of_a_family_with_traits_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    for (vendor, product), family in families.BY_ID.items():
+    for (vendor, product), family in pci.BY_ID.items():
         if family.traits:
             assert f"{vendor:04x}" in text
             assert f"{product:04x}" in text, f"{vendor:04x}:{product:04x}"

@@ -13,7 +13,7 @@ import pytest
 import os_acc
 from os_acc import exception, service
 from os_acc.inventory import discovery
-from os_acc.store import Store, node_name
+from os_acc.store import Store, state_files
 from os_acc.testing import TestHost, hosts, instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -79,13 +79,13 @@ def test_two_nodes_have_their_own_devices_leases_and_providers(two, bench):
 def test_the_name_that_a_service_passes_is_recorded_for_the_command(start, bench):
     path = str(bench.directory / "state")
     start("of-nova", GPU, state_path=path)
-    assert node_name.recorded(path) == "of-nova"
+    assert state_files.recorded_node_name(path) == "of-nova"
 
 
 def test_a_service_that_passes_no_name_removes_the_record(start, tmp_path):
-    node_name.record(str(tmp_path), "of-nova")
+    state_files.record_node_name(str(tmp_path), "of-nova")
     start("of-the-host", GPU, state_path=str(tmp_path), plain=True)
-    assert node_name.recorded(str(tmp_path)) is None
+    assert state_files.recorded_node_name(str(tmp_path)) is None
 
 
 def test_the_handle_of_a_node_is_one_and_survives_a_reset(start):

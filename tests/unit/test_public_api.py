@@ -75,7 +75,7 @@ MARKS = {
     ),
 }
 #: It reads options of Nova, with their earlier names.
-OF_NOVA = public_api.TOP / "os_acc/cmd/configuration.py"
+OF_NOVA = public_api.TOP / "os_acc/cmd/environment.py"
 
 
 def marked(kind: str) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from stevedore import ExtensionManager
 import os_acc
 from os_acc import exception, privsep, service
 from os_acc.host import numa
-from os_acc.inventory import discovery
+from os_acc.inventory import plugin_discovery
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.numa import NUMATopology
@@ -218,7 +218,7 @@ def test_a_state_path_that_cannot_be_used_is_told(api, tmp_path):
 
 
 def test_plugins_that_never_answer_are_a_timeout(api, monkeypatch):
-    monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_discovery, "_DISCOVER_SECONDS", 0.05)
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         "os_acc",

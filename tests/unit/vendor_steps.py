@@ -15,7 +15,7 @@ from oslo_config import cfg
 from os_acc import privsep
 from os_acc.plugins import base
 from os_acc.privsep import worker
-from os_acc.testing.attribute_specs import SimulatedFunction, keep
+from os_acc.testing.device_specs import SimulatedFunction, keep
 from tests.unit import acme
 
 context = privsep.Context("tests.unit.vendor_steps.context", "vendor_steps", [])

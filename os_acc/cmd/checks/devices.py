@@ -9,21 +9,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc import exception
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import DeviceStatus, device_states
 from os_acc.helper import client
-from os_acc.host import iommu, vfio
+from os_acc.host import vfio
 from os_acc.inventory.health_steps import HealthStepReader
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
+from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import MdevSlot, function_of
-from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:
     """Check that IOMMU groups exist."""
-    if iommu.iommu_on(context.root):
+    if vfio.iommu_on(context.root):
         yield ok(f"{len(context.host.groups)} IOMMU groups")
     else:
         yield failed(
@@ -49,11 +49,7 @@ def _needs_vfio_pci(context: CheckContext) -> bool:
     except exception.OsAccError:
         # Other checks report the cause. Most accelerators need the driver.
         return True
-    handles = [
-        handle
-        for provider in inventory.providers.values()
-        for handle in provider.device.handles
-    ]
+    handles = [handle for _provider, handle in context.offered]
     leases = inventory.recorded_state.leases
     if not handles and not leases:
         return True
@@ -135,13 +131,11 @@ def claims(context: CheckContext) -> Iterator[Finding]:
 
 def isolation(context: CheckContext) -> Iterator[Finding]:
     """Check that the IOMMU isolates the offered devices from all others."""
-    found = _refused(context, _ISOLATION)
-    for refused in found[:_SHOWN]:
-        yield warning(f"{refused.address}: {refused}", _ISOLATION[refused.reason])
-    if len(found) > _SHOWN:
-        yield warning(
-            f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
-        )
+    found = [
+        warning(f"{each.address}: {each}", _ISOLATION[each.reason])
+        for each in _refused(context, _ISOLATION)
+    ]
+    yield from _first(found)
     if not found:
         yield ok("every checked device of device_spec can be isolated")
 
@@ -191,31 +185,25 @@ def unknown(context: CheckContext) -> Iterator[Finding]:
 
 def others(context: CheckContext) -> Iterator[Finding]:
     """Report all other devices that are not offered, and the number offered."""
-    for aside in context.look.inventory.set_aside:
+    inventory = context.look.inventory
+    for aside in inventory.set_aside:
         yield failed(
             f"plugin {aside.name} offers no device: {aside.reason}",
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     yield from _broken_rules(context)
     # The records say which plugin has to release them.
-    to_release = context.look.inventory.recorded_state.outstanding_releases
+    to_release = inventory.recorded_state.outstanding_releases
     by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
-    for refused in context.look.inventory.refused:
-        if (
-            refused.reason not in _REPORTED_ELSEWHERE
-            and refused.address not in to_release
-        ):
-            by_reason[refused.phrase].append(refused)
+    for each in inventory.refused:
+        if each.reason not in _REPORTED_ELSEWHERE and each.address not in to_release:
+            by_reason[each.phrase].append(each)
     for phrase, found in by_reason.items():
         yield warning(
             f"not offered ({phrase}): {_addresses(found)}",
             _TAGS.get(found[0].reason, _NOT_MEANT),
         )
-    offered = sum(
-        len(provider.device.handles)
-        for provider in context.look.inventory.providers.values()
-    )
-    if offered:
+    if offered := len(list(context.offered)):
         yield ok(f"{offered} accelerators are offered or in use")
     else:
         yield warning("no accelerator is offered", "see 'os-acc device list'")
@@ -228,16 +216,16 @@ def _broken_rules(context: CheckContext) -> Iterator[Finding]:
             found[each.detail].append(each)
     for rule in context.look.inventory.broken_rules:
         found.setdefault(rule, [])
-    for rule, devices in list(found.items())[:_SHOWN]:
-        yield failed(
-            f"a plugin broke a rule of the contract: {rule}"
-            + (f"; not offered: {_addresses(devices)}" if devices else ""),
-            "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
-        )
-    if len(found) > _SHOWN:
-        yield failed(
-            f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
-        )
+    yield from _first(
+        [
+            failed(
+                f"a plugin broke a rule of the contract: {rule}"
+                + (f"; not offered: {_addresses(devices)}" if devices else ""),
+                "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
+            )
+            for rule, devices in found.items()
+        ]
+    )
 
 
 def health(context: CheckContext) -> Iterator[Finding]:
@@ -252,28 +240,25 @@ def health(context: CheckContext) -> Iterator[Finding]:
         *(FaultTracker(), settings.state_path),
     )
     faults, _certain = reader.examine()
-    for provider in providers:
-        for handle in provider.device.handles:
-            places = filter(None, map(function_of, handle.members))
-            found = [f"{each} {faults[each]}" for each in places if each in faults]
-            if handle.fault or found:
-                yield warning(
-                    f"{handle.address} is reserved: {handle.fault or '; '.join(found)}",
-                    "change the device or the options of its plugin; then run "
-                    f"'os-acc device release {handle.address}' if it stays reserved",
-                )
+    for _provider, handle in context.offered:
+        places = filter(None, map(function_of, handle.members))
+        found = [f"{each} {faults[each]}" for each in places if each in faults]
+        if handle.fault or found:
+            yield warning(
+                f"{handle.address} is reserved: {handle.fault or '; '.join(found)}",
+                "change the device or the options of its plugin; then run "
+                f"'os-acc device release {handle.address}' if it stays reserved",
+            )
 
 
 def guest_contents(context: CheckContext) -> Iterator[Finding]:
     """Report the devices whose guests can choose the function that is published."""
-    inventory = context.look.inventory
-    accepted = inventory.recorded_state.unverified_regions.accepted
+    regions = context.look.inventory.recorded_state.unverified_regions
     forgeable = sorted(
         str(handle.address)
-        for provider in inventory.providers.values()
-        for handle in provider.device.handles
+        for provider, handle in context.offered
         if (region := provider.device.region) is not None
-        and region.key in accepted
+        and region.key in regions.accepted
         and region.interface_id is not None
         and region.card in handle.members
     )
@@ -296,6 +281,14 @@ def udev_rules(context: CheckContext) -> Iterator[Finding]:
             f"install {_RULES} in /etc/udev/rules.d, then run 'udevadm control "
             "--reload'",
         )
+
+
+def _first(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the first findings of one kind, and the number of the others."""
+    yield from found[:_SHOWN]
+    if len(found) > _SHOWN:
+        more = f"{len(found) - _SHOWN} more like these"
+        yield Finding(found[0].result, more, "see 'os-acc device list'")
 
 
 def _refused(

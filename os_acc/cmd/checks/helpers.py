@@ -11,47 +11,43 @@ import time
 from collections.abc import Iterator
 
 from os_acc import exception, privsep
-from os_acc.cmd.checks import option_names
-from os_acc.cmd.checks.context import (
-    CheckContext,
-    Finding,
-    failed,
-    ok,
-    unknown_name,
-    warning,
-)
+from os_acc.cmd.checks import CheckContext, Finding, failed, ok, sections, warning
+from os_acc.cmd.checks.configuration import unknown_names
 from os_acc.helper import client
-from os_acc.privsep import rootconf
+from os_acc.privsep import permissions
 from os_acc.privsep.nvme import context as nvme_context
-from os_acc.privsep.rootconf import LimitMode
+from os_acc.privsep.permissions import LimitMode
 
 
-def base(checked: CheckContext) -> Iterator[Finding]:
-    """Check that the context for writing starts."""
-    yield _start(checked, privsep.base)
-
-
-def inspect(checked: CheckContext) -> Iterator[Finding]:
-    """Check that the context for finding holders starts."""
-    yield _start(checked, privsep.inspect)
-
-
-def image(checked: CheckContext) -> Iterator[Finding]:
-    """Check that the context for programming FPGAs starts."""
-    yield _start(checked, privsep.image)
+def starts(context: privsep.Context, checked: CheckContext) -> Iterator[Finding]:
+    """Check that the helper of a context starts."""
+    settings = checked.settings
+    command = shlex.join(context.helper_command("SOCKET"))
+    deadline = time.monotonic() + settings.initialize_timeout
+    found = client.Helper(settings.write_timeout, settings.helper_start_timeout)
+    try:
+        found.start(deadline, [context])
+    except exception.HelperUnavailable as error:
+        yield failed(
+            f"{error.message}; the command is: {command}",
+            "allow that command ('os-acc privileges sudoers' or 'rootwrap' prints the "
+            f"rules), or set [{context.cfg_section}] helper_command",
+        )
+    else:
+        yield ok(f"starts with: {command}")
 
 
 def of_plugins(checked: CheckContext) -> Iterator[Finding]:
     """Check that the contexts of vendors' plugins start."""
     for name, context in checked.plugins.contexts:
-        found = _start(checked, context)
-        yield dataclasses.replace(found, what=f"plugin {name}: {found.what}")
+        for found in starts(context, checked):
+            yield dataclasses.replace(found, what=f"plugin {name}: {found.what}")
 
 
 def nvme(checked: CheckContext) -> Iterator[Finding]:
     """Check that the context for erasing NVMe devices starts, if some are offered."""
     if checked.erased_nvme:
-        yield _start(checked, nvme_context)
+        yield from starts(nvme_context, checked)
 
 
 def limits(checked: CheckContext) -> Iterator[Finding]:
@@ -62,8 +58,7 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
         mode, path, why = client.Helper(settings.write_timeout).limits(deadline)
     except (exception.HelperUnavailable, exception.HelperLost) as error:
         yield failed(
-            f"cannot query the helper: {error.message}",
-            "see the check 'helper base'",
+            f"cannot query the helper: {error.message}", "see the check 'helper base'"
         )
         return
     match mode:
@@ -98,7 +93,7 @@ def _enforced(checked: CheckContext, path: str) -> Iterator[Finding]:
             "read it"
         )
         return
-    found = rootconf.read(path)
+    found = permissions.read(path)
     if found.mode is LimitMode.ENFORCED and not found.devices.entries:
         yield warning(
             f"device_spec is empty in {path}: the helper binds and programs no device",
@@ -106,21 +101,4 @@ def _enforced(checked: CheckContext, path: str) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{path} limits what the helper binds and programs")
-    written = option_names.read([path], ())
-    yield from map(unknown_name, option_names.unknown(written, checked.config))
-
-
-def _start(checked: CheckContext, context: privsep.Context) -> Finding:
-    settings = checked.settings
-    command = shlex.join(context.helper_command("SOCKET"))
-    deadline = time.monotonic() + settings.initialize_timeout
-    found = client.Helper(settings.write_timeout, settings.helper_start_timeout)
-    try:
-        found.start(deadline, [context])
-    except exception.HelperUnavailable as error:
-        return failed(
-            f"{error.message}; the command is: {command}",
-            "allow that command ('os-acc privileges sudoers' or 'rootwrap' prints the "
-            f"rules), or set [{context.cfg_section}] helper_command",
-        )
-    return ok(f"starts with: {command}")
+    yield from unknown_names(sections([path]), checked.config)

@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator
 
 from os_acc import exception
-from os_acc.cmd import identity
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.bitstreams.options import BitstreamSettings
+from os_acc.bitstreams.policy import ImagePolicy
+from os_acc.cmd import environment
+from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.store import errors
 
 # Timeout in seconds for an Image service session and one page of images.
@@ -22,7 +24,7 @@ _NO_CACHE = "there is no cache yet: the first download creates it"
 
 def source(context: CheckContext) -> Iterator[Finding]:
     """Check that the source of images answers."""
-    settings = context.image_settings
+    settings = BitstreamSettings.load(context.config)
     where = settings.directory if settings.source == "directory" else "Glance"
     try:
         has_any = context.images.answers(time.monotonic() + _PATIENCE)
@@ -42,14 +44,14 @@ def source(context: CheckContext) -> Iterator[Finding]:
 
 def signers(context: CheckContext) -> Iterator[Finding]:
     """Check the certificates of signers, if images have to be signed."""
-    if not context.image_rules.signed:
+    if not ImagePolicy.load(context.config).signed:
         yield ok("signatures are not required")
         return
     # Rarely needed, and cryptography imports slowly.
-    from os_acc.bitstreams import certificates
+    from os_acc.bitstreams import signature
 
-    directory = context.image_settings.certificates
-    found = certificates.survey(directory)
+    directory = BitstreamSettings.load(context.config).certificates
+    found = signature.survey(directory)
     worthless = [each for each in found if each.why_not]
     for each in worthless[:_SHOWN]:
         yield warning(
@@ -73,7 +75,7 @@ def signers(context: CheckContext) -> Iterator[Finding]:
 
 def cache(context: CheckContext) -> Iterator[Finding]:
     """Check the owner, the permissions and the free space of the cache."""
-    identity.check_owner(context.settings.state_path)
+    context.check_owner()
     path = context.images.cache.directory
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -89,7 +91,7 @@ def cache(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check for foreign files in the cache."""
-    identity.check_owner(context.settings.state_path)
+    context.check_owner()
     if _mode(context.images.cache.directory) is None:
         yield ok(_NO_CACHE)
         return
@@ -125,8 +127,8 @@ def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
 
 
 def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
-    uid, _gid = identity.check_owner(context.settings.state_path)
-    owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
+    uid = context.check_owner()
+    owner, me = environment.name_of(uid), environment.name_of(os.geteuid())
     if os.lstat(path).st_uid != uid:
         yield failed(f"{path} does not belong to {owner}", f"chown -R {owner} {path}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
@@ -140,7 +142,8 @@ def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
 
 def _fill(context: CheckContext, *, is_there: bool) -> Finding:
     found = context.images.cache.survey()
-    largest, limit = context.image_rules.max_size, context.image_settings.cache_size
+    largest = ImagePolicy.load(context.config).max_size
+    limit = BitstreamSettings.load(context.config).cache_size
     usage = f"images take {found.taken} of {limit} bytes"
     if found.taken > limit:
         return warning(
@@ -155,9 +158,7 @@ def _fill(context: CheckContext, *, is_there: bool) -> Finding:
             "free space on its file system, or change cache_size or "
             "max_image_size in [os_acc_bitstreams]",
         )
-    if not is_there:
-        return ok(_NO_CACHE)
-    return ok(usage)
+    return ok(usage if is_there else _NO_CACHE)
 
 
 def _mode(path: str) -> int | None:

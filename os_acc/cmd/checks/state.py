@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from os_acc.bitstreams import cache_files, options
-from os_acc.cmd import identity
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.bitstreams import cache, options
+from os_acc.cmd import environment
+from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
@@ -23,9 +23,8 @@ _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 def directory(context: CheckContext) -> Iterator[Finding]:
     """Check that the directory exists, its owner, permissions and free space."""
-    path = context.settings.state_path
-    uid, _gid = identity.check_owner(path)
-    owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
+    path, uid = context.settings.state_path, context.check_owner()
+    owner, me = environment.name_of(uid), environment.name_of(os.geteuid())
     if uid != os.geteuid():
         yield failed(
             f"{path} belongs to {owner}, but this user is {me}",
@@ -48,7 +47,7 @@ def directory(context: CheckContext) -> Iterator[Finding]:
 
 def file_system(context: CheckContext) -> Iterator[Finding]:
     """Check that the file system is local and survives a reboot."""
-    identity.check_owner(context.settings.state_path)
+    context.check_owner()
     path = os.path.realpath(context.settings.state_path)
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
@@ -64,8 +63,7 @@ def file_system(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check that all files belong to the owner of the directory."""
-    path = context.settings.state_path
-    uid, _gid = identity.check_owner(path)
+    path, uid = context.settings.state_path, context.check_owner()
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
     if strange:
         yield failed(
@@ -79,7 +77,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 
 def records(context: CheckContext) -> Iterator[Finding]:
     """Check that the store is intact, and list records that need an operator."""
-    identity.check_owner(context.settings.state_path)
+    context.check_owner()
     found = context.recorded
     for path in found.damaged_files:
         yield warning(
@@ -141,7 +139,7 @@ def _below(path: str) -> Iterator[str]:
     may_be_mounted = {path, os.path.join(path, options.DIRECTORY)}
     for directory, names, others in os.walk(path):
         lost = os.path.join(directory, "lost+found")
-        if directory in may_be_mounted and cache_files.is_lost_and_found(lost):
+        if directory in may_be_mounted and cache.is_lost_and_found(lost):
             names.remove("lost+found")
         for name in (*names, *others):
             yield os.path.join(directory, name)

@@ -11,18 +11,45 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import os
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, record, worker
-from os_acc.privsep.nvme import keeper, notes, survey
+from os_acc.privsep import claims, functions, record, worker
+from os_acc.privsep.kernel import LOCKS, StateFile
+from os_acc.privsep.nvme import disks, survey
 from os_acc.privsep.nvme.commands import AdminQueue
-from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
-from os_acc.privsep.nvme.notes import EraseNote
+from os_acc.privsep.nvme.disks import HeldDisk
 from os_acc.privsep.record import DeviceRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EraseNote:
+    """How far the erasure of a function has come.
+
+    :ivar lease: UUID of the lease whose data is erased.
+    :ivar sanitizes: a sanitize operation was started.
+    :ivar kept: the device numbers of the disks that the keeper has claimed, if it runs.
+    :ivar erased: the namespaces that are erased and verified, by NSID.
+    :ivar is_done: all is erased and verified.
+    :ivar driver: the driver to restore, if it was changed; '' for none.
+    :ivar override: the ``driver_override`` to restore with it.
+    :ivar is_rebound: the driver was changed.
+    :ivar failure: number, text and object of an error that reached no caller.
+    """
+
+    lease: str
+    sanitizes: bool = False
+    kept: str = ""
+    erased: tuple[int, ...] = ()
+    is_done: bool = False
+    driver: str = ""
+    override: str = ""
+    is_rebound: bool = False
+    failure: tuple[int, str, str] | tuple[()] = ()
 
 
 def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
@@ -38,9 +65,9 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     :raises CallRefused: the host uses a disk of the function.
     """
     # The host's disks of it may have data of an earlier guest.
-    notes.mark(function)
+    disks.mark(function)
     # That of an erasure that was given up.
-    keeper.end(function)
+    disks.end_keeper(function)
     manager = survey.manager_of(function)
     if manager is not None:
         physical = functions.physical_function(function) or function
@@ -53,7 +80,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
         # It stays on its driver if the consumer is no guest.
-        with disks.claimed(functions.directory(function)):
+        with functions.claimed_disks(functions.directory(function)):
             _choose(device, methods)
         if device.controller.sanitizes and queue.sanitize_status().is_running:
             # An erasure that was given up: until its end the drive does no I/O.
@@ -74,12 +101,12 @@ def _check_drive(function: PciAddress, lease: str) -> None:
     identity, serial = functions.identity(function), functions.serial(function)
     if identity is None or not serial:
         return
-    found = record.of(function, identity, lease)
+    found = claims.record_of(function, identity, lease)
     own = found if found is not None and found.lease == lease else None
     # An operator's release of a drive without serial number also erases the data of
     # leases that its node has lost: it has checked that it has none of these any more.
     node = own.node if own is not None and own.first and not own.serial else None
-    other = record.lease_of_serial(identity, serial, unless_of=node)
+    other = claims.lease_of_serial(identity, serial, unless_of=node)
     if other not in (None, lease):
         text = f"has the data of lease {other}, which is not erased yet"
         raise OSError(errno.EBUSY, text, "serial")
@@ -110,7 +137,7 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
     recorded(function, lease)
     if functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
-    _check_unheld(function)
+    functions.check_unheld(functions.group(function))
     try:
         functions.rebind(function, survey.DRIVER)
         yield
@@ -118,27 +145,15 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
         _restore(function, *before)
 
 
-def _check_unheld(function: PciAddress) -> None:
-    """Check that no process has a function open through VFIO: an unbind would wait.
-
-    :raises CallRefused: a process has.
-    """
-    if (group := functions.group(function)) is not None:
-        functions.check_unheld(group)
-
-
 def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     """Return the helper's record of a function for a lease.
 
-    :raises OSError: EPERM: there is none; ENODEV: the function has left the host.
+    :raises OSError: EPERM: there is none.
     """
     identity = functions.identity(function)
     if identity is None:
         raise OSError(errno.ENODEV, "it has left the host", "identity")
-    try:
-        found = record.of(function, identity, lease)
-    except record.RecordUnclear:
-        found = None
+    found = claims.sound_record_of(function, identity, lease)
     if found is None or found.lease != lease:
         raise OSError(errno.EPERM, f"lease {lease} has no record of it", "record")
     return found
@@ -170,10 +185,9 @@ def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
 def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> float:
     """Start or continue to erase a function; return the part done.
 
-    A format returns when it is done; a sanitize operation goes on in the drive.
-
-    After an error the next call begins again, except for the namespaces that are erased
-    and verified.
+    A format returns when it is done; a sanitize operation goes on in the drive. After
+    an error the next call begins again, except for the namespaces that are erased and
+    verified.
 
     :param methods: the operator's, in the order of preference.
     :raises OSError: EOPNOTSUPP: the rules allow none of them; EIO: the verification
@@ -181,11 +195,11 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
         the one that has the data.
     :raises CallRefused: the host uses a disk of the function.
     """
-    note = notes.read(function, lease)
+    note = read_note(function, lease)
     if note.is_done:
         return 1.0
     if note.failure:
-        notes.write(function, dataclasses.replace(note, failure=()))
+        update_note(function, note, failure=())
         raise OSError(*note.failure)
     try:
         return _erase(function, note, methods)
@@ -194,8 +208,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
             # The caller of a format that took hours is gone: the next call raises it.
             number, name = error.errno or errno.EIO, str(error.filename or "")
             why = (number, str(error.strerror or error), name)
-            note = notes.read(function, lease)
-            notes.write(function, dataclasses.replace(note, failure=why))
+            update_note(function, read_note(function, lease), failure=why)
         raise
 
 
@@ -203,7 +216,7 @@ def _erase(
     function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
 ) -> float:
     # 1. Keep udev away, also from a function that was never marked.
-    notes.mark(function)
+    disks.mark(function)
     if functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
     if survey.manager_of(function) is not None:
@@ -213,36 +226,31 @@ def _erase(
         # 2. Bind the driver, if the function has another one; undone at the end.
         #    The commands reach the surveyed controller, or none.
         with _on_driver(function, note), survey.wait_for_queue(function).opened() as q:
-            note = notes.read(function, note.lease)
+            note = read_note(function, note.lease)
             done = _erase_bound(function, q, note, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
-        notes.write(function, dataclasses.replace(note, is_done=True))
-        notes.unmark(function)
+        update_note(function, note, is_done=True)
+        disks.unmark(function)
     return done
 
 
 def _is_blank_vf(function: PciAddress) -> bool:
-    """Return whether a function is a VF without namespaces of its own."""
     manager = survey.manager_of(function)
     return manager is not None and survey.attached_to_vf(function, manager) == ()
 
 
 @contextlib.contextmanager
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
-    """Bind a function to the nvme driver, and restore its binding."""
     if functions.driver(function) != survey.DRIVER:
-        _check_unheld(function)
+        functions.check_unheld(functions.group(function))
         # A killed worker may have left the function between two drivers: its note
         # alone has the binding to restore.
         if not note.is_rebound:
-            note = dataclasses.replace(
-                note,
-                driver=functions.driver(function),
-                override=functions.override(function),
-                is_rebound=True,
+            driver, override = functions.driver(function), functions.override(function)
+            note = update_note(
+                function, note, driver=driver, override=override, is_rebound=True
             )
-            notes.write(function, note)
         functions.rebind(function, survey.DRIVER)
     try:
         yield
@@ -288,41 +296,6 @@ def _choose(device: NvmeDevice, methods: Sequence[EraseMethod]) -> EraseMethod:
     return choice.method
 
 
-@contextlib.contextmanager
-def _held(
-    function: PciAddress, queue: AdminQueue, device: NvmeDevice
-) -> Iterator[list[int]]:
-    """Claim all disks of a function, so that the host can use none of them.
-
-    Yield their descriptors, in the order of the namespaces. The keeper, which has them
-    between two calls, ends.
-
-    :param queue: of the function. While it and the disks are open, the kernel gives
-        their numbers to no other one.
-    :raises CallRefused: the host uses one already.
-    :raises OSError: ENODEV: the controller was replaced since the survey.
-    """
-    numbers = tuple(each.number for each in device.namespaces)
-    found = survey.wait_for_disks(function, numbers)
-    keeper.end(function)
-    with contextlib.ExitStack() as claims:
-        held: list[int] = []
-        for namespace in device.namespaces:
-            disk = found[namespace.number]
-            try:
-                fd = kernel.current.open_disk(disk.node, disk.device)
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                raise disks.in_use(os.path.basename(disk.node), error) from error
-            claims.callback(os.close, fd)
-            held.append(fd)
-        now = survey.wait_for_disks(function, numbers)
-        if survey.wait_for_queue(function) != queue or now != found:
-            raise OSError(errno.ENODEV, "the controller was replaced", "nvme")
-        yield held
-
-
 def _erase_namespaces(
     function: PciAddress,
     queue: AdminQueue,
@@ -330,12 +303,9 @@ def _erase_namespaces(
     note: EraseNote,
     method: EraseMethod,
 ) -> None:
-    with _held(function, queue, device) as claimed:
-        disks = [
-            HeldDisk.of(fd, namespace)
-            for fd, namespace in zip(claimed, device.namespaces, strict=True)
-        ]
-        for disk in disks:
+    with disks.held(function, queue, device) as fds:
+        claimed = zip(fds, device.namespaces, strict=True)
+        for disk in [HeldDisk.of(*each) for each in claimed]:
             number = disk.namespace.number
             if number in note.erased:
                 continue
@@ -347,10 +317,9 @@ def _erase_namespaces(
                 _check_format(disk.namespace, queue.namespace(number))
             # 2. Verify it, with the samples of before: another call has none.
             disk.verify(method)
-            forget_partitions(disk.fd)
+            disks.forget_partitions(disk.fd)
             # 3. Record that, so that no call repeats it.
-            note = dataclasses.replace(note, erased=(*note.erased, number))
-            notes.write(function, note)
+            note = update_note(function, note, erased=(*note.erased, number))
         _show(function, note)
 
 
@@ -361,8 +330,8 @@ def _show(function: PciAddress, note: EraseNote) -> None:
     """
     if not note.is_rebound:
         # The host may use the disks from then on: no later call may erase them.
-        notes.write(function, dataclasses.replace(note, is_done=True))
-        notes.unmark(function)
+        update_note(function, note, is_done=True)
+        disks.unmark(function)
 
 
 def _check_format(before: NvmeNamespace, after: NvmeNamespace) -> None:
@@ -385,46 +354,68 @@ def _sanitize(
         # After a reboot, or if the keeper was killed, the disks are free. While it has
         # them open, no other disks have their numbers.
         kept = _disk_numbers(function, device)
-        if note.kept != kept or not keeper.is_running(function):
-            with _held(function, queue, device) as disks:
-                _keep(function, device, note, disks)
+        if note.kept != kept or not disks.has_keeper(function):
+            with disks.held(function, queue, device) as fds:
+                _keep(function, device, note, fds)
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
-        with _held(function, queue, device) as disks:
+        with disks.held(function, queue, device) as fds:
             # A host that was quicker than the claims may have written.
             status = queue.sanitize_status()
             if status.is_completed and status.is_erased:
-                for disk in disks:
-                    forget_partitions(disk)
+                for fd in fds:
+                    disks.forget_partitions(fd)
                 _show(function, note)
                 return 1.0
     if note.sanitizes:
-        keeper.end(function)
-        notes.write(function, dataclasses.replace(note, sanitizes=False))
+        disks.end_keeper(function)
+        update_note(function, note, sanitizes=False)
         state = "an unknown state" if status.state is None else status.state.name
         text = f"the sanitize operation ended as {state}, and the drive has data"
         raise OSError(errno.EIO, text, "sanitize status")
-    with _held(function, queue, device) as disks:
+    with disks.held(function, queue, device) as fds:
         queue.sanitize(action)
-        note = dataclasses.replace(note, sanitizes=True)
-        notes.write(function, note)
-        _keep(function, device, note, disks)
+        note = update_note(function, note, sanitizes=True)
+        _keep(function, device, note, fds)
     return 0.0
 
 
 def _keep(
-    function: PciAddress, device: NvmeDevice, note: EraseNote, disks: Sequence[int]
+    function: PciAddress, device: NvmeDevice, note: EraseNote, fds: Sequence[int]
 ) -> None:
     """Keep disks claimed behind this call, if the function stays on its driver."""
-    if disks and not note.is_rebound:
-        kept = _disk_numbers(function, device)
-        notes.write(function, dataclasses.replace(note, kept=kept))
+    if fds and not note.is_rebound:
+        update_note(function, note, kept=_disk_numbers(function, device))
         # Without memory for a process, the next call claims the disks again.
         with contextlib.suppress(OSError):
-            keeper.keep(function, note.lease, disks)
+            disks.start_keeper(function, note.lease, fds)
 
 
 def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:
     numbers = tuple(each.number for each in device.namespaces)
-    found = survey.wait_for_disks(function, numbers)
+    found = disks.wait_for_disks(function, numbers)
     return " ".join(found[number].device for number in numbers)
+
+
+def read_note(function: PciAddress, lease: str) -> EraseNote:
+    """Return the note of a lease; a new one if there is none."""
+    # With a damaged note the erasure begins again.
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        with open(_note(function).path, encoding="utf-8") as file:
+            found = json.load(file)
+        lists = {name: tuple(found[name]) for name in ("erased", "failure")}
+        note = EraseNote(**{**found, **lists})
+        if note.lease == lease:
+            return note
+    return EraseNote(lease)
+
+
+def update_note(function: PciAddress, note: EraseNote, **values: Any) -> EraseNote:
+    """Replace the note of a function by one with other values; return it."""
+    note = dataclasses.replace(note, **values)
+    _note(function).replace(json.dumps(dataclasses.asdict(note)))
+    return note
+
+
+def _note(function: PciAddress) -> StateFile:
+    return StateFile(f"{LOCKS}/nvme/{function}")

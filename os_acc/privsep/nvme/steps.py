@@ -13,7 +13,7 @@ from os_acc.objects.nvme import CLASS
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import HealthReading, StepTarget, functions
-from os_acc.privsep.nvme import context, erasing, notes
+from os_acc.privsep.nvme import context, disks, erasing
 
 
 @context.step
@@ -31,7 +31,7 @@ def prepare(target: StepTarget, methods: tuple[str, ...]) -> None:
 def release(target: StepTarget) -> None:
     """Let udev see the disks of functions that no guest can have had."""
     for function in _nvme_functions(target):
-        notes.unmark_unused(function)
+        disks.unmark_unused(function)
 
 
 @context.step

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Find an NVMe function's controller and disks, and what its erasure would reach."""
+"""Find an NVMe function's controller, and what its erasure would reach."""
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import re
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 from os_acc.objects.nvme_erasure import NvmeDevice
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel
+from os_acc.privsep import functions, kernel
 from os_acc.privsep.nvme.commands import AdminQueue
 
 DRIVER = "nvme"
@@ -26,67 +25,37 @@ _CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
 _T = TypeVar("_T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NvmeDisk:
-    """The block device of a namespace.
-
-    :ivar device: its device number as in sysfs, ``major:minor``.
-    """
-
-    node: str
-    device: str
-
-
 def wait_for_queue(function: PciAddress) -> AdminQueue:
     """Return the admin queue of a function on the nvme driver, once it is live.
 
-    :raises OSError: ENODEV: it has no controller, or a dead one; ETIMEDOUT: it does not
-        become live.
+    :raises OSError: ENODEV: the controller is dead, or the driver left; ETIMEDOUT.
     """
 
     def find() -> AdminQueue | None:
-        directory = _controller_directory(function)
-        if directory is not None and _read(directory, "state") == "dead":
+        directory = controller_directory(function)
+        if directory is not None and read(directory, "state") == "dead":
             raise OSError(errno.ENODEV, "the controller is dead", "state")
         return live_queue(function)
 
-    return _wait("controller", function, find)
+    return wait_for("controller", function, find)
 
 
 def live_queue(function: PciAddress) -> AdminQueue | None:
     """Return the admin queue of a function; None: it has no live controller."""
-    directory = _controller_directory(function)
+    directory = controller_directory(function)
     if directory is None:
         return None
-    state = _read(directory, "state")
-    device = _read(directory, "dev")
+    state = read(directory, "state")
+    device = read(directory, "dev")
     if state not in ("", "live") or not device:
         return None
     return AdminQueue(kernel.current.path("dev", os.path.basename(directory)), device)
-
-
-def wait_for_disks(
-    function: PciAddress, namespaces: tuple[int, ...]
-) -> dict[int, NvmeDisk]:
-    """Return the disks of these namespaces, by NSID, once the driver has found all.
-
-    :raises OSError: ENODEV, ETIMEDOUT: a disk is missing, or did not appear in time.
-    """
-
-    def found() -> dict[int, NvmeDisk] | None:
-        there = _disks(function)
-        if not all(number in there for number in namespaces):
-            return None
-        return {number: there[number] for number in namespaces}
-
-    return _wait("disks", function, found)
 
 
 def survey(function: PciAddress, queue: AdminQueue) -> NvmeDevice:
     """Return all that an erasure of a function could reach.
 
     :param queue: of the function itself.
-    :raises OSError: a controller does not answer.
     """
     controller = queue.controller()
     manager = manager_of(function) or queue
@@ -136,7 +105,6 @@ def lacks_of_vfs(physical: PciAddress, queue: AdminQueue) -> dict[PciAddress, st
     """Return for each VF of a PF why no driver can run it; '' if one can.
 
     :param queue: of the PF.
-    :raises OSError: the controller does not answer.
     """
     if not any(each.total for each in queue.flexible_resources()):
         return {}
@@ -150,7 +118,6 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
 
     :param manager: the admin queue of its PF.
     :returns: None: the PF does not list them, or not the VF itself.
-    :raises OSError: the controller does not answer.
     """
     physical, controller = functions.physical_function(function), manager.controller()
     if physical is None or not controller.manages or not controller.virtualizes:
@@ -178,17 +145,8 @@ def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
     }
 
 
-def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
-    directory = _controller_directory(function)
-    found: dict[int, NvmeDisk] = {}
-    for name, device in disks.below(directory).items() if directory else ():
-        number = _read(kernel.current.path("sys/class/block", name), "nsid")
-        if number.isdigit():
-            found[int(number)] = NvmeDisk(kernel.current.path("dev", name), device)
-    return found
-
-
-def _controller_directory(function: PciAddress) -> str | None:
+def controller_directory(function: PciAddress) -> str | None:
+    """Return the directory of the only controller of a function, or None."""
     if functions.driver(function) != DRIVER:
         return None
     directory = os.path.join(functions.directory(function), "nvme")
@@ -199,17 +157,21 @@ def _controller_directory(function: PciAddress) -> str | None:
     return os.path.join(directory, names[0]) if len(names) == 1 else None
 
 
-def _read(directory: str, attribute: str) -> str:
+def read(place: str, attribute: str) -> str:
     """Return an attribute; '' if there is none."""
     try:
-        return kernel.current.read(os.path.join(directory, attribute)).strip()
+        return kernel.current.read(os.path.join(place, attribute)).strip()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
             return ""
         raise
 
 
-def _wait(what: str, function: PciAddress, find: Callable[[], _T | None]) -> _T:
+def wait_for(what: str, function: PciAddress, find: Callable[[], _T | None]) -> _T:
+    """Return what ``find`` returns once it is not None, until a function is ready.
+
+    :raises OSError: ENODEV: the driver has left the function; ETIMEDOUT.
+    """
     deadline = time.monotonic() + READY_SECONDS
     while (found := find()) is None:
         if functions.driver(function) != DRIVER:

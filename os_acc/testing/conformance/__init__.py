@@ -29,9 +29,9 @@ from os_acc.testing.conformance.failures import (
     refused_writes_lose_nothing,
     vanished_functions_lose_nothing,
 )
-from os_acc.testing.conformance.leaks import nothing_is_left_open
 from os_acc.testing.conformance.rules import Check, RuleBroken
 from os_acc.testing.conformance.steps import (
+    nothing_is_left_open,
     prepare_is_idempotent,
     release_is_idempotent,
     release_needs_no_prepare,

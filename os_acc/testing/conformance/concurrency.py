@@ -20,7 +20,7 @@ from os_acc.testing.conformance.rules import (
     require_returned,
     unplug_all,
 )
-from os_acc.testing.instances import uuid_of
+from os_acc.testing.nova import uuid_of
 from os_acc.testing.test_host import TestHost
 
 #: Units of one device for which threads compete.

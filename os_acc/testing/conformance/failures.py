@@ -13,7 +13,7 @@ from os_acc import exception
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.mdev import function_of
 from os_acc.plugins import base
-from os_acc.testing import privileged
+from os_acc.testing import helper
 from os_acc.testing.conformance.rules import (
     Step,
     contents,
@@ -56,7 +56,7 @@ def crashes_lose_nothing(
     :param select: returns the touches to try; by default all.
     :raises RuleBroken: no device is offered; a unit or a change of the host is left.
     """
-    with privileged.privileged_here():
+    with helper.privileged_here():
         for provider in _one_of_each_kind(offered(host, plugin)):
             _crash(host, plugin, provider, select)
 

@@ -22,23 +22,19 @@ from concurrent import futures
 from typing import Any, Final, Self
 
 from os_acc import exception
-from os_acc.attach import own_drivers, verification
+from os_acc.attach import device_state, verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, mdev, pci, vfio, vgpu
+from os_acc.host import attributes, mdev, pci, vfio
 from os_acc.inventory.catalog import Reading
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.testing.conformance import leaks
-from os_acc.testing.conformance.rules import (
-    RuleBroken,
-    finish_erasures,
-    require,
-)
+from os_acc.testing.conformance import steps
+from os_acc.testing.conformance.rules import RuleBroken, finish_erasures, require
 from os_acc.testing.conformance.touches import Touches
-from os_acc.testing.instances import request
+from os_acc.testing.nova import request
 
 #: Instances of a run: the first for most checks, all of them for threads.
 _INSTANCES: Final = 3
@@ -194,7 +190,7 @@ class Bench:
             created,
             tuple(attributes.read_text(path) or "" for path in paths),
             tuple(vfio.is_offered(root, each.address, each.driver) for each in prior),
-            tuple(vgpu.current_type(root, each) for each in functions),
+            tuple(mdev.vgpu_type(root, each) for each in functions),
         )
 
     def require_prepared(self, rule: str) -> None:
@@ -212,7 +208,8 @@ class Bench:
         for address in lease.functions:
             function = pci.read_function(root, address)
             require(
-                function is not None and own_drivers.is_prepared(root, lease, function),
+                function is not None
+                and device_state.is_prepared(root, lease, function),
                 rule,
             )
 
@@ -305,7 +302,7 @@ def nothing_is_left_open(bench: Bench) -> None:
         bench.plug()
         bench.unplug()
 
-    leaks.require_nothing_left(use_once, leaks.PATIENCE)
+    steps.require_nothing_left(use_once, steps.PATIENCE)
 
 
 def kills_lose_nothing(bench: Bench) -> None:

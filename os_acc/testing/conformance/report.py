@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from os_acc import exception
-from os_acc.plugins import base, entry_points
+from os_acc.plugins import base, loader
 from os_acc.testing.conformance.hardware import Bench, Check, Skipped
 from os_acc.testing.conformance.rules import RuleBroken
 
@@ -114,7 +114,7 @@ def _rounded(seconds: float) -> float:
 def _plugin(bench: Bench) -> dict[str, Any]:
     name = bench.plugin
     (point,) = bench.manager.plugins.enabled[name].points
-    package, version = entry_points.distribution_of(point)
+    package, version = loader.distribution_of(point)
     loaded = bench.manager.plugins.get(name)
     return {
         "name": name,

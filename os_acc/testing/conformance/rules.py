@@ -17,7 +17,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.plugins import base
-from os_acc.testing.instances import instance, request
+from os_acc.testing.nova import instance, request
 from os_acc.testing.test_host import TestHost
 
 #: Takes a host on which the service has not started, and the name of a plugin.
@@ -221,10 +221,7 @@ def typed(rule: str) -> Iterator[list[exception.OsAccError]]:
 
 @contextlib.contextmanager
 def interposed(
-    manager: Manager,
-    plugin: str,
-    method: str,
-    around: Around,
+    manager: Manager, plugin: str, method: str, around: Around
 ) -> Iterator[None]:
     """Replace ``prepare`` or ``release`` of the plugin in a block.
 

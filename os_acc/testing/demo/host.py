@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The simulated host of the demo, and the processes on it."""
+"""The simulated host of the demo, with an image and a profile, and its compute service.
+
+As a program it is another compute service, which plugs one accelerator.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,33 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from os_acc import exception
-from os_acc.objects.api import InstanceDict
+import os_acc
+from os_acc import exception, service
+from os_acc.attach.manager import Manager
+from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.objects.device import Provider
-from os_acc.testing import HostSpec, TestHost, hosts, pci_ids, privileged
-from os_acc.testing.demo import compute, shelf
+from os_acc.testing import HostSpec, TestHost, helper, hosts
+from os_acc.testing.image_directory import ImageDirectory
 from os_acc.testing.test_host import EVERYTHING
 
 _DEVICE_SPEC = ('{"address": "0000:3b:00.0", "num_vfs": 4}', EVERYTHING)
+#: The function of the guest's flavor.
+GZIP: Final = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
+#: The profile for which the demo's host can program its FPGA.
+_PROFILE: Final = f"""\
+device_profiles:
+- name: gzip
+  uuid: {uuid.uuid5(uuid.UUID(GZIP), "profile")}
+  description: compression, programmed on request
+  groups:
+  - resources:CUSTOM_ACCELERATOR_FPGA: "1"
+    trait:CUSTOM_PROGRAMMABLE: required
+    accel:function_name: gzip
+"""
 
 
 class DemoHost(TestHost):
@@ -41,11 +61,11 @@ class DemoHost(TestHost):
             device_spec=_DEVICE_SPEC,
             groups={"os_acc_profiles": {"catalogue": profiles}},
         )
-        shelf.fill_profiles(profiles)
-        pci_ids.install(self.root)
+        fill_profiles(profiles)
+        hosts.install_model_names(self.root)
         self.config_file = self.write_config()
         self.log = _log(directory)
-        shelf.fill(self.images)
+        fill_images(self.images)
 
     def kill_in_mid_plug(self, instance: InstanceDict, provider: Provider) -> int:
         """Plug in another process, and kill it with all its helpers.
@@ -58,7 +78,7 @@ class DemoHost(TestHost):
         """
         last = provider.device.handles[0].members[-1]
         self.kernel.hang(last, "drivers_probe")
-        program = [sys.executable, "-m", compute.__name__]
+        program = [sys.executable, "-m", __name__]
         where = [self.config_file, self.root]
         what = [instance["uuid"], instance["name"], provider.uuid]
         with open(self.log, "ab") as log:
@@ -88,7 +108,7 @@ def build(keep: str | None) -> Iterator[DemoHost]:
         if not keep:
             cleaning.callback(shutil.rmtree, directory)
         cleaning.enter_context(_logging_to(_log(directory)))
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             cleaning.callback(context.stop)
         yield DemoHost(directory)
 
@@ -147,3 +167,48 @@ def _logging_to(path: str) -> Iterator[None]:
     finally:
         logger.handlers[:] = before
         handler.close()
+
+
+def fill_images(images: ImageDirectory) -> None:
+    """Add one image, as an operator would."""
+    images.put_gbs(
+        "gzip.gbs",
+        GZIP,
+        id=str(uuid.uuid5(uuid.UUID(GZIP), "image")),
+        **{"accel:function_name": "gzip"},
+    )
+
+
+def fill_profiles(directory: str) -> None:
+    """Make the catalogue of device profiles, with one profile."""
+    os.mkdir(directory)
+    path = os.path.join(directory, "gzip.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_PROFILE)
+
+
+def start(config: str, root: str) -> Manager:
+    """Start the service as :func:`os_acc.initialize` does, below another root.
+
+    :param config: path of the configuration file.
+    """
+    helper.read_config(config)
+    return service.initialize(reset=True, root=root)
+
+
+def plug_one(instance: InstanceDict, provider: Provider) -> list[AcceleratorEntry]:
+    """Plug one unit of a provider, in the short form of ``selected_rp``."""
+    extra_specs = {f"resources:{provider.device.resource_class}": "1"}
+    return os_acc.plug(instance, {"uuid": provider.uuid}, extra_specs)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Plug for ``CONFIG ROOT INSTANCE_UUID INSTANCE_NAME PROVIDER_UUID``."""
+    config, root, guest, name, wanted = argv
+    start(config, root)
+    (provider,) = (each for each in service.get().providers() if each.uuid == wanted)
+    plug_one({"uuid": guest, "name": name}, provider)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The steps of the demo, in order."""
+"""The steps of the demo in order, and their results as lines of text."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import signal
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
 
 from oslo_utils import uuidutils
 
@@ -14,14 +20,16 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.testing import Snapshot
-from os_acc.testing.demo import compute
+from os_acc.testing import Snapshot, request
+from os_acc.testing.demo import host
 from os_acc.testing.demo.host import DemoHost
-from os_acc.testing.demo.views import Terminal, Views, hostdev
 
 #: Resource classes; the second GPU is for the plug that is killed.
 _GPU, _NIC = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_NIC"
 _PROGRAMMABLE = "CUSTOM_PROGRAMMABLE"
+_ALL_EVENTS = 1000
+_WIDTH = 88
+_SHOWN_TRAITS = ("CUSTOM_FPGA_INTEL_", "CUSTOM_PROGRAMMABLE")
 
 
 class Story:
@@ -30,16 +38,14 @@ class Story:
     An FPGA is programmed for a third guest.
     """
 
-    def __init__(self, host: DemoHost, terminal: Terminal) -> None:
+    def __init__(self, host: DemoHost) -> None:
         self._host = host
-        self._out = terminal
-        self._one: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
-        self._two: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
-        self._three: InstanceDict = {
-            "uuid": uuidutils.generate_uuid(),
-            "name": "guest-3",
-        }
-        self._guests = (self._one, self._two, self._three)
+        self._out = terminal = Terminal()
+        self._guests: list[InstanceDict] = [
+            {"uuid": uuidutils.generate_uuid(), "name": f"guest-{number}"}
+            for number in (1, 2, 3)
+        ]
+        self._one, self._two, self._three = self._guests
         names = {each["uuid"]: each["name"] for each in self._guests}
         self._show = Views(host, terminal, names)
 
@@ -60,7 +66,7 @@ class Story:
 
     def _discover(self) -> Manager:
         self._out.step("Discover: what os_acc offers of a simulated two-socket host")
-        manager = compute.start(self._host.config_file, self._host.root)
+        manager = host.start(self._host.config_file, self._host.root)
         for each in manager.settings.device_spec:
             self._out.say(f"[os_acc] device_spec = {each}")
         self._show.providers(service.get().providers())
@@ -72,27 +78,23 @@ class Story:
         self, manager: Manager, gpu: Provider, nic: Provider
     ) -> tuple[DeviceAddress, ...]:
         self._out.step("Plug two accelerators for guest-1")
-        extra_specs = {
-            f"resources1:{_GPU}": "1",
-            f"resources2:{_NIC}": "1",
-            "group_policy": "isolate",
-        }
-        selected_rp = {
-            "allocations": {
-                gpu.uuid: {"resources": {_GPU: 1}},
-                nic.uuid: {"resources": {_NIC: 1}},
-            },
-            "mappings": {"1": [gpu.uuid], "2": [nic.uuid]},
-        }
-        for key, value in extra_specs.items():
-            self._out.say(f"flavor: {key} = {value}")
-        entries = os_acc.plug(self._one, selected_rp, extra_specs)
-        self._out.say("os_acc.plug() returns")
-        self._show.entries(entries)
+        selected_rp, extra_specs = request(gpu, nic)
+        del extra_specs["group_policy"]
+        extra_specs["group_policy"] = "isolate"
+        self._plug(self._one, selected_rp, extra_specs)
         leases = manager.store.leases(self._one["uuid"])
         functions = tuple(address for lease in leases for address in lease.members)
         self._show.bindings(functions)
         return functions
+
+    def _plug(
+        self, guest: InstanceDict, selected_rp: Any, extra_specs: dict[str, str]
+    ) -> None:
+        for key, value in extra_specs.items():
+            self._out.say(f"flavor: {key} = {value}")
+        entries = os_acc.plug(guest, selected_rp, extra_specs)
+        self._out.say("os_acc.plug() returns")
+        self._show.entries(entries)
 
     def _xml(self) -> None:
         self._out.step("The XML that Nova's libvirt driver makes of these entries")
@@ -117,10 +119,10 @@ class Story:
 
     def _recover(self, gpu: Provider) -> None:
         self._out.step("Recover: os_acc.initialize() goes back, and guest-2 is served")
-        manager = compute.start(self._host.config_file, self._host.root)
+        manager = host.start(self._host.config_file, self._host.root)
         self._show.bindings(gpu.device.handles[0].members)
         self._show.new_events(manager)
-        entries = compute.plug_one(self._two, gpu)
+        entries = host.plug_one(self._two, gpu)
         self._out.say("os_acc.plug(), called again for guest-2, returns")
         self._show.entries(entries)
 
@@ -138,11 +140,7 @@ class Story:
             f"trait1:{_PROGRAMMABLE}": "required",
             "accel1:function_name": "gzip",
         }
-        for key, value in extra_specs.items():
-            self._out.say(f"flavor: {key} = {value}")
-        entries = os_acc.plug(self._three, {"uuid": fpga.uuid}, extra_specs)
-        self._out.say("os_acc.plug() returns")
-        self._show.entries(entries)
+        self._plug(self._three, {"uuid": fpga.uuid}, extra_specs)
         (held,) = self._host.kernel.held_by_hardware(fpga.device.address)
         self._out.say(f"the card holds {held}")
         (fpga,) = (each for each in service.get().providers() if each.uuid == fpga.uuid)
@@ -177,3 +175,133 @@ class Story:
 
 def _is(provider: Provider, resource_class: str) -> bool:
     return provider.device.resource_class == resource_class
+
+
+class Terminal:
+    """Writes numbered headings, tables and indented blocks."""
+
+    def __init__(self) -> None:
+        self._number = itertools.count(1)
+
+    def step(self, title: str) -> None:
+        """Write the heading of the next step."""
+        print(f"\n{next(self._number)}. {title}", flush=True)
+
+    def say(self, text: str, indent: int = 3) -> None:
+        """Write a block of text, each line indented."""
+        for line in text.splitlines():
+            print(" " * indent + line, flush=True)
+
+    def table(self, rows: Iterable[Sequence[object]]) -> None:
+        """Write rows of cells, each column as wide as its widest cell."""
+        texts = [[str(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        for row in texts:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.say("  ".join(cells).rstrip(), indent=5)
+
+
+class Views:
+    """Writes results to the terminal; each event of the journal once.
+
+    :param names: of instances, by their uuid.
+    """
+
+    def __init__(
+        self, host: DemoHost, terminal: Terminal, names: Mapping[str, str]
+    ) -> None:
+        self._host = host
+        self._out = terminal
+        self._names = names
+        self._events = 0
+
+    def providers(self, providers: Iterable[Provider]) -> None:
+        """Show providers: name, resource class, capacity, NUMA node."""
+        self._out.table(
+            (
+                provider.name,
+                provider.device.resource_class,
+                f"x{len(provider.device.handles)}",
+                f"node {_or_dash(provider.device.numa_node)}",
+            )
+            for provider in providers
+        )
+
+    def functions_of(self, provider: Provider) -> None:
+        """Show the traits of an FPGA's region and function, in one of their forms."""
+        for trait in sorted(provider.device.traits):
+            if trait.startswith(_SHOWN_TRAITS):
+                self._out.say(trait, indent=5)
+
+    def entries(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Show complete entries of plug, in lines of a terminal's width."""
+        for entry in entries:
+            text = json.dumps(entry)
+            lines = textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+            self._out.say("\n ".join(lines), indent=5)
+
+    def bindings(self, addresses: Iterable[DeviceAddress]) -> None:
+        """Show functions with driver and override, from the host's tree."""
+        states = [self._host.kernel.state(address) for address in addresses]
+        self._out.table(
+            (
+                state.address,
+                f"driver {_or_dash(state.driver)}",
+                f"override {_or_dash(state.driver_override)}",
+            )
+            for state in states
+        )
+
+    def leases(self, manager: Manager) -> None:
+        """Show all leases in the store, and the drivers that they will restore."""
+        self._out.table(
+            (
+                f"lease {lease.state.value}",
+                lease.guest.name or self._names[lease.consumer],
+                lease.address,
+                f"restores {', '.join(_or_dash(each.driver) for each in lease.prior)}",
+            )
+            for lease in manager.store.leases()
+        )
+
+    def new_events(self, manager: Manager) -> None:
+        """Show the events that the journal has got since the last call."""
+        events = manager.store.events(_ALL_EVENTS)
+        self._out.table(
+            (
+                event.when.strftime("%H:%M:%S.%f"),
+                event.operation,
+                event.state,
+                self._names[event.consumer],
+                event.address,
+            )
+            for event in events[self._events :]
+        )
+        self._events = len(events)
+
+
+def hostdev(entry: Mapping[str, Any]) -> str:
+    """Return the ``<hostdev>`` element of an entry, as Nova 34 writes it.
+
+    LibvirtConfigGuestHostdevPCI.format_dom() in nova/virt/libvirt/config.py;
+    ``managed`` is ``yes``, so libvirt finds the device on vfio-pci and leaves
+    it there.
+    """
+    element = ElementTree.Element(
+        "hostdev", {"mode": "subsystem", "type": "pci", "managed": "yes"}
+    )
+    info = entry["attach_handle_info"]
+    address = {
+        "domain": f"0x{info['domain']}",
+        "bus": f"0x{info['bus']}",
+        "slot": f"0x{info['device']}",
+        "function": f"0x{info['function']}",
+    }
+    source = ElementTree.SubElement(element, "source")
+    ElementTree.SubElement(source, "address", address)
+    ElementTree.indent(element)
+    return ElementTree.tostring(element, encoding="unicode")
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

@@ -25,7 +25,7 @@ pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
 from os_acc import exception, service  # noqa: E402
-from os_acc.testing import bitstreams  # noqa: E402
+from os_acc.testing import image_directory  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
@@ -123,7 +123,7 @@ def upload(
 ) -> str:
     """Put a bitstream into the image directory; return its id."""
     shelf = Path(host.options.state_path).parent / "images"
-    content = bitstreams.gbs(str(interface), function, payload(function))
+    content = image_directory.gbs(str(interface), function, payload(function))
     image_id = str(uuid.uuid4())
     image = {
         "id": image_id,

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, disks, functions, worker
+from os_acc.privsep import binding, functions, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 
 from . import kernel_clients, lane, machine, sysfs
 from .nvme_media import node_of
@@ -52,7 +52,7 @@ def test_the_disk_of_a_kernel_client_is_not_taken(client: Client) -> None:
         # The kernel shows no user of it.
         name = os.path.basename(node)
         assert os.listdir(f"/sys/class/block/{name}/holders") == []
-        refused = CallResult(Outcome.IN_USE, errno.EBUSY, disks.STEP, name)
+        refused = CallResult(Outcome.IN_USE, errno.EBUSY, functions.DISK, name)
         assert call(binding.take, lease=lease) == refused
         assert (sysfs.driver(drive), sysfs.override(drive)) == before
     # The drive leaves its driver while the helper has its disks open.

@@ -17,8 +17,9 @@ import pytest
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record
-from os_acc.privsep.nvme import erasing, keeper, notes, survey, vf_resources
+from os_acc.privsep.nvme import disks, erasing, survey, vf_resources
 from os_acc.privsep.nvme.commands import VirtualizationAction
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.privsep.record import FunctionUse
 
@@ -50,7 +51,7 @@ def test_a_format_erases_all_namespaces_of_a_drive(drive: str) -> None:
     assert erase(drive) == 1.0
     assert not holds_data("drive1")
     assert not holds_data("drive2")
-    assert not os.path.exists(f"/{notes.MARKS}/{drive}")
+    assert not os.path.exists(f"/{MARKS}/{drive}")
 
 
 def test_a_mounted_drive_is_refused(drive: str, tmp_path: Path) -> None:
@@ -94,9 +95,9 @@ def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> Non
     identity = functions.identity(address)
     assert identity is not None
     record.write(record.present(address, identity, lease, FunctionUse.HOST))
-    disk = survey.wait_for_disks(address, (1,))[1]
+    disk = disks.wait_for_disks(address, (1,))[1]
     fd = kernel.current.open_disk(disk.node, disk.device)
-    keeper.keep(address, lease, [fd])
+    disks.start_keeper(address, lease, [fd])
     os.close(fd)
     with pytest.raises(OSError, match="busy"):
         kernel.current.open_disk(disk.node, disk.device)
@@ -105,12 +106,12 @@ def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> Non
     sysfs.rebind(drive, "nvme")
     sysfs.write(drive, "driver_override", "\n")
     node_of(drive, 1)
-    other = survey.wait_for_disks(address, (1,))[1]
+    other = disks.wait_for_disks(address, (1,))[1]
     assert other.device != disk.device
     os.close(kernel.current.open_disk(other.node, other.device))
-    keeper.end(address)
+    disks.end_keeper(address)
     record.remove(address)
-    assert not keeper.is_running(address)
+    assert not disks.has_keeper(address)
 
 
 @pytest.fixture
@@ -304,7 +305,7 @@ def test_nothing_scans_the_disks_of_a_marked_function(place: tuple[str, int]) ->
     assert seen["ID_FS_TYPE"] == "LVM2_member"
     assert online(pv)
 
-    notes.mark(address)
+    disks.mark(address)
     unseen = properties(returns_from_guest(function, nsid))
     assert "ID_FS_TYPE" not in unseen
     assert unseen["SYSTEMD_READY"] == "0"
@@ -327,7 +328,7 @@ def test_no_array_is_found_on_the_disks_of_a_marked_function(
     seen = properties(returns_from_guest(function, nsid))
     assert seen["ID_FS_TYPE"] == "linux_raid_member"
 
-    notes.mark(PciAddress.parse(function))
+    disks.mark(PciAddress.parse(function))
     unseen = properties(returns_from_guest(function, nsid))
     assert "ID_FS_TYPE" not in unseen
     assert unseen["SYSTEMD_READY"] == "0"

@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("tests.behaviour")
 import os_acc  # noqa: E402
 from os_acc import exception, service  # noqa: E402
 from os_acc.host import health  # noqa: E402
-from os_acc.testing.instances import request  # noqa: E402
+from os_acc.testing.nova import request  # noqa: E402
 from tests.behaviour.ordinary_user import OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402

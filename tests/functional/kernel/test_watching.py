@@ -20,7 +20,7 @@ from os_acc.host import pci  # noqa: E402
 from os_acc.host.uevents import Uevent  # noqa: E402
 from os_acc.inventory import snapshots  # noqa: E402
 from os_acc.objects.pci import PciAddress  # noqa: E402
-from os_acc.testing.provider_tree import FakeProviderTree  # noqa: E402
+from os_acc.testing.nova import FakeProviderTree  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402

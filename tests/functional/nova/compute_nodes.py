@@ -23,7 +23,7 @@ from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.lease import HelperRecord, Lease
-from os_acc.privsep import record
+from os_acc.privsep import claims
 from os_acc.store.journal import KEPT, Operation
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.kernel import FunctionState
@@ -139,7 +139,7 @@ class ComputeNode:
 
     def _claimed(self) -> dict[str, str]:
         """Return the lease of each device of this node in the helper's record."""
-        found = (HelperRecord.of(*each) for each in record.claimed())
+        found = (HelperRecord.of(*each) for each in claims.claimed())
         return {
             str(each.address): each.lease
             for each in found

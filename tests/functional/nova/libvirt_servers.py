@@ -59,7 +59,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def setUp(self) -> None:
         super().setUp()
-        options.register_driver(CONF)
+        options.DriverSettings.load(CONF)
         loading.extend_nova_virt()
         self.useFixture(served_by(self._nodes))
 

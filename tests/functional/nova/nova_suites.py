@@ -165,7 +165,7 @@ def _nodes(directory: Path) -> Iterator[_Nodes]:
 @contextlib.contextmanager
 def _configured(nodes: _Nodes) -> Iterator[None]:
     """Let Nova's tests select the driver of os_acc, which serves these nodes."""
-    options.register_driver(CONF)
+    options.DriverSettings.load(CONF)
     loading.extend_nova_virt()
     # Some tests count the providers of a node.
     helper = integrated_helpers.PlacementHelperMixin

@@ -12,7 +12,8 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
+from os_acc.numa.fit import DeviceRequest, Question
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import (
     InstanceNUMATopology,
     NUMALimits,

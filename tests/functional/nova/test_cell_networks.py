@@ -11,7 +11,7 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.nova import cell_networks, scheduling
+from os_acc.nova import scheduling
 
 _CPUS = 8
 
@@ -27,7 +27,7 @@ def host(cells: int, networks: Mapping[int, str] | None = None) -> objects.NUMAT
     :param networks: the physical network of cells.
     """
     networks = networks or {}
-    return cell_networks.declare(
+    return scheduling.declare_cell_networks(
         objects.NUMATopology(
             cells=[
                 objects.NUMACell(
@@ -84,7 +84,7 @@ def test_a_fit_includes_the_cells_and_can_be_claimed(cells: int, parts: int) -> 
     found = 0
     for number in range(1, parts + 1):
         for wanted in itertools.combinations(range(cells), number):
-            bound = cell_networks.bound(limits, wanted, objects)
+            bound = scheduling.bound_to_cells(limits, wanted)
             fit = scheduling.fit_cells(
                 host(cells), guest(parts), provider_mapping=None, limits=bound
             )
@@ -105,7 +105,7 @@ def test_a_fit_with_the_pinned_cpus_of_another_cell_is_none() -> None:
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
     )
-    bound = cell_networks.bound(limits, {1, 3}, objects)
+    bound = scheduling.bound_to_cells(limits, {1, 3})
     criteria = {"provider_mapping": None, "limits": bound}
     assert scheduling.fit_cells(host(4), guest(2), **criteria) is None
 
@@ -125,7 +125,7 @@ def test_the_networks_of_the_guest_and_the_cells_both_hold(
         host(3, {2: "data"}),
         guest(2),
         provider_mapping=None,
-        limits=cell_networks.bound(limits, cells, objects),
+        limits=scheduling.bound_to_cells(limits, cells),
     )
     assert (fit and tuple(sorted(fit))) == expected
     assert limits.network_metadata.physnets == {"data"}

@@ -21,7 +21,7 @@ from nova.tests.fixtures import libvirt
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.nova import coexistence
+from os_acc.nova import initialization
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, Cloud
@@ -342,9 +342,9 @@ def test_a_leased_vf_is_named_by_its_pf() -> None:
     of_pf, of_other = (
         [json.dumps({"product_id": product})] for product in ("1592", "1593")
     )
-    coexistence.check_claims(of_other, [pf, vf], held)
+    initialization.check_claims(of_other, [pf, vf], held)
     with pytest.raises(exception.InvalidConfiguration, match=vf["address"]):
-        coexistence.check_claims(of_pf, [pf, vf], held)
+        initialization.check_claims(of_pf, [pf, vf], held)
 
 
 @pytest.mark.parametrize("resource_class", ["VGPU", "pci_10de_2235", "VCPU"])

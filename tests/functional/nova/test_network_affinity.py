@@ -19,8 +19,7 @@ from nova.virt.libvirt import driver
 from oslo_config import cfg
 
 from os_acc.exception import InvalidConfiguration
-from os_acc.numa import network_options
-from os_acc.numa.fit import convert
+from os_acc.numa import convert, network_options
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects.numa import MemoryPages, NUMACell, NUMANetworkInfo, NUMATopology
 

@@ -21,9 +21,8 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.numa.fit import networks
-from os_acc.numa.fit.question import DeviceRequest, Question
-from os_acc.numa.fit.search import all_served, fit_to_host
+from os_acc.numa import fit
+from os_acc.numa.fit import DeviceRequest, Question, all_served, fit_to_host
 from os_acc.objects.numa import NUMANetworkInfo
 from tests.functional.nova import numa_objects
 from tests.run_figures import note
@@ -156,8 +155,8 @@ def test_the_same_networks_are_carried(
             [cell for cell in host.cells if cell.id in chosen],
             to_nova.networks_to_nova(question.networks, objects),
         )
-        missing = networks.not_carried(question.host, chosen, question.networks)
-        carried = missing == networks.NO_NETWORKS
+        missing = fit.not_carried(question.host, chosen, question.networks)
+        carried = missing == fit.NO_NETWORKS
         assert carried is theirs, case_of(seed, number, question)
         counted[theirs] += 1
     assert min(counted[True], counted[False]) > CASES // 10

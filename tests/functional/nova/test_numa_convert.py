@@ -15,8 +15,8 @@ from nova import objects
 from nova.network import neutron
 
 from os_acc.exception import InvalidInput
-from os_acc.numa.fit import convert
-from os_acc.numa.fit.networks import Network, requested
+from os_acc.numa import convert
+from os_acc.numa.convert import Network, requested
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,

@@ -18,7 +18,7 @@ from nova.scheduler import utils
 from nova.scheduler.client import report
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles import expansion, parser
 from os_acc.scheduling import allocation_candidates, extra_specs
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.testing import HostSpec, TestHost, hosts, provider_tree
+from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.nova import FakeProviderTree
 from tests.functional.nova import compute, nova_cases
 from tests.functional.nova.compute import NODE, NODE_UUID
 
@@ -85,7 +86,7 @@ def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
     bench: TestHost, nova: compute.Nova
 ) -> None:
     """The double in tests without Nova gives the same result."""
-    double = provider_tree.FakeProviderTree()
+    double = FakeProviderTree()
     double.new_root(NODE, NODE_UUID)
     bench.manager.update_provider_tree(double, NODE)
     assert len(nova.tree()) == 1 + 1 + len(bench.manager.providers())

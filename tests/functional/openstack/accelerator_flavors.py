@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from os_acc.objects.request import FlavorRequest
+from os_acc.objects.request_group import FlavorRequest
 from os_acc.scheduling import allocation_candidates, extra_specs
 from tests.functional.openstack.placement import Taken
 from tests.functional.openstack.placement_site import (

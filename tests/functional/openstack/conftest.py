@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from tests.functional.openstack.cloud import Cloud
 from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import Site

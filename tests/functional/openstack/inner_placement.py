@@ -22,7 +22,7 @@ from placement.objects import (
     trait,
 )
 
-from os_acc.objects.request import GroupPolicy, RequestGroup
+from os_acc.objects.request_group import GroupPolicy, RequestGroup
 from tests.functional.openstack.placement import Taken
 
 #: (suffix, provider) of each provider that serves a group.

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from os_acc.objects.request import FlavorRequest
+from os_acc.objects.request_group import FlavorRequest
 from os_acc.scheduling import allocation_candidates, extra_specs
 from tests.functional.openstack.placement import Placement, Taken
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from os_acc.host.uevents import Recovery, Uevent
+from os_acc.host.uevents import ErrorRecovery, Uevent
 from os_acc.objects.pci import PciAddress
 from tests.functional.openstack.accelerator_flavors import (
     AS_IT_IS,
@@ -187,7 +187,7 @@ def test_guests_come_until_placement_has_no_candidate_left(
 # -- unavailable devices -------------------------------------------------------
 
 
-def heard(site: Site, address: str, recovery: Recovery) -> None:
+def heard(site: Site, address: str, recovery: ErrorRecovery) -> None:
     """Report a device's health by a kernel event, and publish the result."""
     event = Uevent("change", PciAddress.parse(address), recovery)
     site.manager.catalog.health.note(event)
@@ -217,10 +217,10 @@ def test_what_is_out_of_order_is_no_candidate_until_it_is_mended(
     before = customers.candidates(flavor)
     assert len(before) == whole
     assert broken in customers.free()
-    heard(host, broken, Recovery.FAILED)
+    heard(host, broken, ErrorRecovery.FAILED)
     assert broken not in customers.free()
     assert count(customers, asked) == rest
-    heard(host, broken, Recovery.SUCCESSFUL)
+    heard(host, broken, ErrorRecovery.SUCCESSFUL)
     assert customers.candidates(flavor) == before
 
 
@@ -228,12 +228,12 @@ def test_the_vfs_beside_one_that_is_out_of_order_are_candidates(
     host: Site, customers: Customers
 ) -> None:
     broken = str(host.provider(NIC).device.handles[0].address)
-    heard(host, broken, Recovery.FAILED)
+    heard(host, broken, ErrorRecovery.FAILED)
     devices = customers.settle(Flavor((Asked(NETWORK, 3),)))
     assert len(devices) == 3
     assert broken not in devices
     assert count(customers, ONE_VF) == 0
-    heard(host, broken, Recovery.SUCCESSFUL)
+    heard(host, broken, ErrorRecovery.SUCCESSFUL)
     assert count(customers, ONE_VF) == 1
 
 

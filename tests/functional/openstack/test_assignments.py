@@ -22,11 +22,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest, GroupPolicy
-from os_acc.objects.selection import Allocations
+from os_acc.objects.request_group import Allocations, FlavorRequest, GroupPolicy
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.scheduling.assignment import Assignment, ProviderAllocation, assign
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 from tests.expected_errors import has
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,
@@ -82,7 +81,7 @@ class Tree:
                 for node in self.nodes
                 if node.uuid in self.ours
             },
-            heard={node.uuid: node.traits for node in self.nodes},
+            published={node.uuid: node.traits for node in self.nodes},
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.bitstreams.source import ImageStream
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import Cloud

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from tests.functional.openstack import tls_proxy
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 

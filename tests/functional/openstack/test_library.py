@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from keystoneauth1.adapter import Adapter
 
 from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import BitstreamRequest
-from os_acc.rest.session import ServiceAccess
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.store.locks import Locks
-from os_acc.testing import bitstreams
+from os_acc.testing import image_directory
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 from tests.functional.openstack.service import Service
@@ -40,7 +40,7 @@ def state(tmp_path: Path) -> Path:
 @pytest.fixture
 def images(cloud: Cloud, state: Path) -> Library:
     """Return the tested library."""
-    return library.build(cloud.conf(), str(state), Locks(str(state / "locks")))
+    return library.build(cloud.conf(), str(state), Locks(str(state)))
 
 
 def cached(state: Path) -> list[str]:
@@ -54,12 +54,12 @@ def cached(state: Path) -> list[str]:
 def upload(
     cloud: Cloud,
     function: str,
-    payload: bytes = bitstreams.PAYLOAD,
+    payload: bytes = image_directory.PAYLOAD,
     region: str = REGION_ID,
     **about: object,
 ) -> tuple[str, bytes]:
     """Upload a bitstream with its metadata to Glance; return its id and its bytes."""
-    data = bitstreams.gbs(region, function, payload)
+    data = image_directory.gbs(region, function, payload)
     content = {
         "tags": ["FPGA"],
         "accel:function_id": function,
@@ -182,7 +182,7 @@ def test_a_token_that_ends_during_the_download(
     image = images.about(image_id, soon)
 
     def revoked() -> None:
-        access = access_of(images)
+        access = adapter_of(images)
         cloud.revoke(access.session.get_token(access.auth))
         cloud.glance.restart()
 
@@ -192,11 +192,11 @@ def test_a_token_that_ends_during_the_download(
     assert statuses == ["200", "401", "206"]
 
 
-def access_of(images: Library) -> ServiceAccess:
-    """Return the session and the credentials with which the images are requested."""
+def adapter_of(images: Library) -> Adapter:
+    """Return the adapter with the credentials with which the images are requested."""
     client = images._source._client  # type: ignore[attr-defined]
-    found: ServiceAccess = client.call(
-        lambda access: access, "get the credentials", time.monotonic() + 60.0
+    found: Adapter = client.call(
+        lambda adapter: adapter, "get the credentials", time.monotonic() + 60.0
     )
     return found
 
@@ -230,13 +230,11 @@ def test_a_token_that_expires_during_the_download(
     """The token expires on a host with a correct clock and on one with a slow clock."""
     image_id, data = upload(cloud, function, large)
     right, slow = (
-        library.build(
-            cloud.conf(), str(tmp_path / name), Locks(str(tmp_path / name / "locks"))
-        )
+        library.build(cloud.conf(), str(tmp_path / name), Locks(str(tmp_path / name)))
         for name in ("right", "slow")
     )
     # For this host a token seems to last an hour longer than it does.
-    access_of(slow).auth.MIN_TOKEN_LIFE_SECONDS = -3600
+    adapter_of(slow).auth.MIN_TOKEN_LIFE_SECONDS = -3600
     login = cloud.login("os_acc", "service")
     login.auth.auth_url = f"{brief.url}/v3"
 
@@ -249,7 +247,7 @@ def test_a_token_that_expires_during_the_download(
         # Not earlier: on a slow machine, one request takes longer than such a token.
         access = login.auth.get_access(login)
         for images in (right, slow):
-            access_of(images).auth.auth_ref = access
+            adapter_of(images).auth.auth_ref = access
         cloud.glance.kill()
         cloud.glance.begin()
         while cloud.is_good(access.auth_token):

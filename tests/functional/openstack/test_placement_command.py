@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception, inspection, service
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.store.leases import Store
 from tests.expected_errors import has
 from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Site

@@ -15,9 +15,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.placement import sync
-from os_acc.placement.api_model import ServerFailed
 from os_acc.placement.changes import Move
-from os_acc.placement.client import Client
+from os_acc.placement.client import Client, ServerFailed
 from tests.expected_errors import has
 from tests.functional.openstack.placement import Refused
 from tests.functional.openstack.placement_site import (

@@ -17,13 +17,13 @@ from os_acc import exception
 from os_acc.testing import (
     HostSpec,
     TestHost,
-    bitstreams,
     hosts,
+    image_directory,
     instance,
     request,
     uuid_of,
 )
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing.dfl import payload
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import Cloud
 from tests.functional.openstack.cloud_host import cloud_host
@@ -45,7 +45,7 @@ def upload(cloud: Cloud) -> Callable[[str], str]:
     """Return a function that uploads a bitstream of a function and returns its id."""
 
     def upload(function: str) -> str:
-        data = bitstreams.gbs(INTERFACE, function, payload(function))
+        data = image_directory.gbs(INTERFACE, function, payload(function))
         attributes = {"tags": ["FPGA"], "accel:function_id": function}
         return cloud.upload(data, name=f"image {function}", **attributes)
 

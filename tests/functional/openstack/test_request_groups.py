@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import (
+from os_acc.objects.request_group import (
     MAX_AMOUNT,
     FlavorRequest,
     RequestGroup,

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc import exception
 from os_acc.bitstreams import options
-from os_acc.testing import HostSpec, TestHost, bitstreams
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing import HostSpec, TestHost, image_directory
+from os_acc.testing.dfl import payload
 from tests.expected_errors import Expected, kind_of, raises
 from tests.functional.openstack import keys
 from tests.functional.openstack.cloud import Cloud, sha512
@@ -83,7 +83,7 @@ def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedHost]:
 @pytest.fixture
 def data(function: str) -> bytes:
     """Return a bitstream of this function."""
-    return bitstreams.gbs(INTERFACE, function, payload(function))
+    return image_directory.gbs(INTERFACE, function, payload(function))
 
 
 def signature(

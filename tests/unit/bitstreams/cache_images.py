@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 from tests.unit.bitstreams.fake_source import Place
 
 CONTENT = bytes(range(256)) * 10_000

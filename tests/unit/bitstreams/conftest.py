@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.bitstreams import download
+from os_acc.bitstreams import source as source_module
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.store.locks import Locks
 from tests.unit.bitstreams.cache_images import CONTENT, MUCH, numbered
 from tests.unit.bitstreams.fake_source import Place
@@ -22,8 +22,8 @@ __all__ = ["in_child", "paused_child"]
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses of retries to almost nothing."""
-    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0001)
-    monkeypatch.setattr(download, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(source_module, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(source_module, "LONGEST_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def make_cache(directory: Path) -> Callable[..., Cache]:
     """Return a function that opens the cache, as each process does for itself."""
 
     def make(size: int = MUCH) -> Cache:
-        return Cache(str(directory), size, Locks(str(directory.parent / "locks")))
+        return Cache(str(directory), size, Locks(str(directory.parent)))
 
     return make
 

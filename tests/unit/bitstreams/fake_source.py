@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from os_acc import exception
 from os_acc.bitstreams.source import DownloadInterrupted, ImageStream, has
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 
 PIECE = 1 << 20
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.bitstreams.glance import source as glance
-from os_acc.bitstreams.glance.source import Glance
-from os_acc.objects.image import Image
+from os_acc.bitstreams import glance
+from os_acc.bitstreams.glance import Glance
+from os_acc.objects.bitstream import Image
 from tests.unit import keystone_double
 from tests.unit.keystone_double import Handler, serving, soon
 
@@ -234,8 +234,11 @@ class _Handler(Handler):
         self._send(206, data[begin:], headers, left)
 
     def _refuse(self, status: int, why: str) -> None:
-        page = f"<html><body><h1>{status}</h1>{why}<br /><br /></body></html>"
-        self._send(status, page.encode(), {"Content-Type": "text/html"})
+        """Reject a request as webob does."""
+        if self.headers["Accept"] == "application/json":
+            self._say(status, {"message": f"{why}<br /><br />", "code": f"{status}"})
+        else:
+            self._send(status, why.encode(), {"Content-Type": "text/plain"})
 
     def _send(
         self,

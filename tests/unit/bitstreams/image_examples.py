@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from os_acc.bitstreams.policy import ImagePolicy
-from os_acc.objects.image import Image, ImageFormat
+from os_acc.objects.bitstream import Image, ImageFormat
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 

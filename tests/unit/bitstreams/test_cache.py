@@ -13,10 +13,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
-from os_acc.bitstreams import cache_files
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import (
     CONTENT,
@@ -93,7 +91,7 @@ def test_an_image_that_is_there_is_found_without_looking_at_the_others(
 ) -> None:
     get(cache, place)
     monkeypatch.setattr(
-        cache_files, "scan", lambda _directory: pytest.fail("it looked")
+        cache_module, "_scan", lambda _directory: pytest.fail("it looked")
     )
     assert get(cache, place) == CONTENT
 

@@ -16,7 +16,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import (
     CONTENT,

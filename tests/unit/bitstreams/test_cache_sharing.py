@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams import cache_files
+from os_acc.bitstreams import cache as cache_module
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 from tests.unit.bitstreams.cache_images import (
     CONTENT,
@@ -124,16 +124,16 @@ def evicting(
     cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], None]]:
     """Return a function that evicts the image once its file is open but not locked."""
-    flock, pending = cache_files.fcntl.flock, [True]
+    flock, pending = cache_module.fcntl.flock, [True]
 
     def locked(fd: int, operation: int) -> None:
-        if pending and operation & cache_files.fcntl.LOCK_SH:
+        if pending and operation & cache_module.fcntl.LOCK_SH:
             pending.clear()
             cache.prune(0, patiently())
         flock(fd, operation)
 
     def begin() -> None:
-        monkeypatch.setattr(cache_files.fcntl, "flock", locked)
+        monkeypatch.setattr(cache_module.fcntl, "flock", locked)
 
     return begin
 
@@ -155,7 +155,7 @@ def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
     path = cache.path(place.only)
 
     def stop_amid(pause: Callable[[], None]) -> None:
-        with cache_files._unused(path):
+        with cache_module._unused(path):
             pause()
 
     with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
@@ -178,7 +178,7 @@ def test_locks_of_images_leave_no_files_behind(
 def test_no_lock_of_an_image_is_held_while_it_is_used(
     cache: Cache, place: Place, directory: Path
 ) -> None:
-    locks = Locks(str(directory.parent / "locks"))
+    locks = Locks(str(directory.parent))
     with cache.fetched(place, place.only, patiently()):
         wanted = (CACHE_LOCK, bitstream_lock(Digest.of(place.only)))
         with locks.try_hold(wanted) as free:

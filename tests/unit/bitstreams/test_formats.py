@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Headers of bitstreams are parsed as tools write them, or rejected as invalid."""
+"""Headers of bitstreams are parsed, and compared with their image and region."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import struct
@@ -15,15 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.bitstreams import formats
-from os_acc.exception import ImageReason, ImageUnusable
-from os_acc.objects.image import Header, ImageFormat
-from os_acc.testing import bitstreams
+from os_acc.exception import ImageReason, ImageUnusable, RegionReason
+from os_acc.objects.bitstream import Header, ImageFormat
+from os_acc.testing import image_directory
 from tests.expected_errors import raises
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
     OTHER_REGION_ID,
+    REGION,
     REGION_ID,
+    image,
 )
 
 UUIDS = st.uuids().map(str)
@@ -59,7 +62,7 @@ def refused(content: bytes, size: int | None = None) -> str:
 
 def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
     """Return valid metadata, with one value replaced or removed."""
-    made = bitstreams.gbs_metadata(REGION_ID, FUNCTION_ID)
+    made = image_directory.gbs_metadata(REGION_ID, FUNCTION_ID)
     within: Any = made
     for key in keys[:-1]:
         within = within[key]
@@ -78,8 +81,8 @@ def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
 def test_what_the_packager_writes_is_read_as_it_was_meant(
     interface_id: str, function_ids: list[str], payload: bytes
 ) -> None:
-    content = bitstreams.gbs_of(
-        bitstreams.gbs_metadata(interface_id, *function_ids), payload
+    content = image_directory.gbs_of(
+        image_directory.gbs_metadata(interface_id, *function_ids), payload
     )
     header = read(content)
     assert header == Header(
@@ -97,14 +100,14 @@ def test_what_the_packager_writes_is_read_as_it_was_meant(
     [str, str.upper, lambda text: text.replace("-", ""), lambda text: text.title()],
 )
 def test_a_uuid_is_the_same_however_it_is_written(spell: Any) -> None:
-    header = read(bitstreams.gbs(spell(REGION_ID), spell(FUNCTION_ID)))
+    header = read(image_directory.gbs(spell(REGION_ID), spell(FUNCTION_ID)))
     assert header.interface_id == REGION_ID
     assert header.function_ids == (FUNCTION_ID,)
 
 
 @pytest.mark.parametrize("version", [1, 640, 650])
 def test_a_release_in_place_of_the_version_is_version_one(version: int) -> None:
-    content = bitstreams.gbs_of(metadata("version", value=version))
+    content = image_directory.gbs_of(metadata("version", value=version))
     assert read(content).interface_id == REGION_ID
 
 
@@ -112,20 +115,20 @@ def test_metadata_may_lack_what_errant_tools_leave_out() -> None:
     made = metadata("platform-name")
     for key in ("power", "clock-frequency-high", "clock-frequency-low", "magic-no"):
         del made["afu-image"][key]
-    assert read(bitstreams.gbs_of(made)).function_ids == (FUNCTION_ID,)
+    assert read(image_directory.gbs_of(made)).function_ids == (FUNCTION_ID,)
 
 
 @pytest.mark.parametrize("padding", [b"\0", b"\0\0\0", b"\n", b" \r\n\t\0"])
 def test_metadata_may_be_padded(padding: bytes) -> None:
     raw = json.dumps(metadata(), indent=4).encode() + padding
-    header = read(bitstreams.gbs_of(raw))
+    header = read(image_directory.gbs_of(raw))
     assert header.payload_offset == 20 + len(raw)
     assert header.interface_id == REGION_ID
 
 
 def test_a_function_that_is_named_twice_is_one_function() -> None:
-    made = bitstreams.gbs_metadata(REGION_ID, FUNCTION_ID, FUNCTION_ID.upper())
-    assert read(bitstreams.gbs_of(made)).function_ids == (FUNCTION_ID,)
+    made = image_directory.gbs_metadata(REGION_ID, FUNCTION_ID, FUNCTION_ID.upper())
+    assert read(image_directory.gbs_of(made)).function_ids == (FUNCTION_ID,)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +159,9 @@ def test_a_function_that_is_named_twice_is_one_function() -> None:
 def test_metadata_that_is_not_of_a_bitstream_is_refused(
     keys: tuple[str, ...], value: Any
 ) -> None:
-    assert keys[-1] in refused(bitstreams.gbs_of(metadata(*keys, value=value))) or (
-        "accelerator" in keys[-1]
-    )
+    assert keys[-1] in refused(
+        image_directory.gbs_of(metadata(*keys, value=value))
+    ) or ("accelerator" in keys[-1])
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_metadata_that_is_not_of_a_bitstream_is_refused(
     ],
 )
 def test_metadata_that_is_no_json_object_is_refused(raw: bytes) -> None:
-    assert "green bitstream" in refused(bitstreams.gbs_of(raw))
+    assert "green bitstream" in refused(image_directory.gbs_of(raw))
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
@@ -190,13 +193,13 @@ def test_a_key_that_is_there_twice_is_refused() -> None:
     raw = json.dumps(metadata()).replace(
         '"interface-uuid"', f'"interface-uuid": "{OTHER_REGION_ID}", "interface-uuid"'
     )
-    assert "twice" in refused(bitstreams.gbs_of(raw.encode()))
+    assert "twice" in refused(image_directory.gbs_of(raw.encode()))
 
 
 @pytest.mark.parametrize("length", [0, 4096, 2**31, 2**32 - 1])
 def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
     file = Counted(
-        bitstreams.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
+        image_directory.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
     )
     with raises(ImageReason.INVALID, match=f"claims {length} bytes"):
         formats.read_header(file, 10_020)
@@ -204,7 +207,7 @@ def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
 
 
 def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
-    whole = bitstreams.gbs(REGION_ID, FUNCTION_ID, payload=b"")
+    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=b"")
     assert read(whole).payload_size == 0
     for end in range(16, len(whole)):
         refused(whole[:end])
@@ -214,7 +217,7 @@ def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
 
 
 def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
-    whole = bitstreams.gbs(REGION_ID, FUNCTION_ID, payload=bytes(10_000_000))
+    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=bytes(10_000_000))
     file = Counted(whole)
     header = formats.read_header(file, len(whole))
     assert header.payload_size == 10_000_000
@@ -222,7 +225,7 @@ def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
 
 
 def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
-    content = bitstreams.gbs(REGION_ID, FUNCTION_ID)
+    content = image_directory.gbs(REGION_ID, FUNCTION_ID)
     file = io.BytesIO(content)
     file.seek(100)
     assert formats.read_header(file, len(content)) == read(content)
@@ -236,38 +239,38 @@ def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
 def test_what_xclbinutil_writes_is_read_as_it_was_meant(
     interface_id: str, payload: bytes
 ) -> None:
-    content = bitstreams.xclbin(interface_id, payload, more=[(2, b"<project/>")])
+    content = image_directory.xclbin(interface_id, payload, more=[(2, b"<project/>")])
     is_zero = uuid.UUID(interface_id).int == 0
     assert read(content) == Header(
         ImageFormat.XCLBIN,
         payload_offset=0,
         payload_size=len(content),
         interface_id=None if is_zero else interface_id,
-        function_ids=(bitstreams.XCLBIN_ID,),
+        function_ids=(image_directory.XCLBIN_ID,),
     )
 
 
 def test_an_xclbin_need_not_have_a_name_by_which_it_is_found_loaded() -> None:
-    assert read(bitstreams.xclbin(REGION_ID, own_id="")).function_ids == ()
+    assert read(image_directory.xclbin(REGION_ID, own_id="")).function_ids == ()
 
 
 def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
-    assert read(bitstreams.xclbin(None)).interface_id is None
+    assert read(image_directory.xclbin(None)).interface_id is None
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (bitstreams.xclbin(REGION_ID) + b"\0", "claims"),
-        (bitstreams.xclbin(REGION_ID)[:-1], "claims"),
-        (bitstreams.xclbin(REGION_ID)[:300], "less than its header"),
-        (bitstreams.xclbin(REGION_ID, major=3), "version 3"),
-        (bitstreams.xclbin(REGION_ID, mode=4), "mode 4"),
-        (bitstreams.xclbin(REGION_ID, b""), "no bitstream"),
-        (bitstreams.xclbin(REGION_ID, more=[(12, b"flash")]), "MCS"),
-        (bitstreams.xclbin(REGION_ID, more=[(13, b"flash")]), "BMC"),
-        (bitstreams.xclbin(REGION_ID, more=[(24, b"flash")]), "ASK_FLASH"),
-        (bitstreams.xclbin(REGION_ID, more=[(2, b"")] * 512), "513 sections"),
+        (image_directory.xclbin(REGION_ID) + b"\0", "claims"),
+        (image_directory.xclbin(REGION_ID)[:-1], "claims"),
+        (image_directory.xclbin(REGION_ID)[:300], "less than its header"),
+        (image_directory.xclbin(REGION_ID, major=3), "version 3"),
+        (image_directory.xclbin(REGION_ID, mode=4), "mode 4"),
+        (image_directory.xclbin(REGION_ID, b""), "no bitstream"),
+        (image_directory.xclbin(REGION_ID, more=[(12, b"flash")]), "MCS"),
+        (image_directory.xclbin(REGION_ID, more=[(13, b"flash")]), "BMC"),
+        (image_directory.xclbin(REGION_ID, more=[(24, b"flash")]), "ASK_FLASH"),
+        (image_directory.xclbin(REGION_ID, more=[(2, b"")] * 512), "513 sections"),
     ],
 )
 def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(
@@ -279,7 +282,7 @@ def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(
 
 @pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
 def test_sections_that_are_not_there_are_not_read(count: int) -> None:
-    content = bytearray(bitstreams.xclbin(REGION_ID))
+    content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<I", content, 448, count)
     file = Counted(bytes(content))
     with raises(ImageReason.INVALID, match=f"{count} sections"):
@@ -288,14 +291,14 @@ def test_sections_that_are_not_there_are_not_read(count: int) -> None:
 
 
 def test_a_table_of_sections_that_ends_with_the_file_is_refused() -> None:
-    content = bytearray(bitstreams.xclbin(REGION_ID))
+    content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<I", content, 448, 500)
     assert "too early" in refused(bytes(content))
 
 
 @pytest.mark.parametrize("place", [480, 488])
 def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
-    content = bytearray(bitstreams.xclbin(REGION_ID))
+    content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<Q", content, place, 2**64 - 1)
     assert "beyond the end" in refused(bytes(content))
 
@@ -312,7 +315,7 @@ def test_what_has_no_head_is_raw() -> None:
     "content",
     [
         b"",
-        struct.pack("<I", bitstreams.GBS_MAGIC) + bytes(16) + b"payload",
+        struct.pack("<I", image_directory.GBS_MAGIC) + bytes(16) + b"payload",
         b"xclbin0\0" + bytes(1000),
         b"\x7fELF\x02\x01\x01" + bytes(100),
         b"PK\x03\x04" + bytes(100),
@@ -328,10 +331,10 @@ def test_what_people_upload_for_a_bitstream_by_mistake_is_told(content: bytes) -
 
 HEADS = st.one_of(
     st.binary(max_size=600),
-    st.binary(max_size=600).map(lambda rest: bitstreams.GBS_GUID + rest),
-    st.binary(max_size=600).map(lambda rest: bitstreams.XCLBIN_MAGIC + rest),
+    st.binary(max_size=600).map(lambda rest: image_directory.GBS_GUID + rest),
+    st.binary(max_size=600).map(lambda rest: image_directory.XCLBIN_MAGIC + rest),
     st.builds(
-        lambda raw, rest: bitstreams.gbs_of(raw, rest),
+        lambda raw, rest: image_directory.gbs_of(raw, rest),
         st.text(max_size=300).map(str.encode),
         st.binary(max_size=20),
     ),
@@ -339,8 +342,8 @@ HEADS = st.one_of(
         lambda content, place, byte: content[:place] + byte + content[place + 1 :],
         st.sampled_from(
             [
-                bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID, b"1234"),
-                bitstreams.xclbin(REGION_ID, b"1234"),
+                image_directory.gbs(REGION_ID, OTHER_FUNCTION_ID, b"1234"),
+                image_directory.xclbin(REGION_ID, b"1234"),
             ]
         ),
         st.integers(0, 600),
@@ -365,3 +368,112 @@ def test_any_file_is_read_or_refused_and_never_beyond_its_head(
             assert 0 <= header.payload_offset <= size
             assert header.payload_offset + header.payload_size == size
         assert file.taken <= 16 + 456 + 512 * 40
+
+
+# -- a header, its image and its region ------------------------------------------
+
+
+GBS = Header(ImageFormat.GBS, 400, 4096, REGION_ID, (FUNCTION_ID,))
+XCLBIN = Header(ImageFormat.XCLBIN, 0, 4097, REGION_ID)
+RAW = Header(ImageFormat.RAW, 0, 4096)
+
+
+@pytest.mark.parametrize("header", [GBS, XCLBIN])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"accel:function_id": FUNCTION_ID},
+        {"function_uuid": FUNCTION_ID.replace("-", "").upper()},
+        {"region_uuid": REGION_ID.upper(), "function_name": "Compression"},
+    ],
+)
+def test_what_the_file_and_its_properties_say_alike_is_good(
+    header: Header, properties: dict[str, str]
+) -> None:
+    """cyborg.md 5.1 item 3: an image need not state its function."""
+    formats.check(header, image(properties=properties), REGION)
+
+
+@pytest.mark.parametrize("header", [GBS, XCLBIN])
+@pytest.mark.parametrize("properties", [{}, {"region_uuid": OTHER_REGION_ID}])
+def test_a_file_for_other_regions_does_not_fit(
+    header: Header, properties: dict[str, str]
+) -> None:
+    other = dataclasses.replace(header, interface_id=OTHER_REGION_ID)
+    with raises(ImageReason.MISMATCH) as caught:
+        formats.check(other, image(properties=properties), REGION)
+    assert OTHER_REGION_ID in str(caught.value)
+    assert REGION_ID in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"region_uuid": OTHER_REGION_ID},
+        {"accel:region_uuid": OTHER_REGION_ID, "region_uuid": REGION_ID},
+        {"region_uuid": "the big one"},
+        {"region_uuid": ""},
+        {"accel:function_id": OTHER_FUNCTION_ID},
+        {"accel:function_id": FUNCTION_ID, "function_uuid": OTHER_FUNCTION_ID},
+        {"function_uuid": "gzip-3", "accel:function_id": OTHER_FUNCTION_ID},
+    ],
+)
+def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
+    properties: dict[str, str],
+) -> None:
+    with raises(ImageReason.INVALID, match="its properties state"):
+        formats.check(GBS, image(properties=properties), REGION)
+
+
+@pytest.mark.parametrize("header", [GBS, XCLBIN])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"accel:function_id": "matmul"},
+        {"accel:function_id": FUNCTION_ID, "function_uuid": "gzip-3"},
+    ],
+)
+def test_a_function_may_be_called_by_a_string(
+    header: Header, properties: dict[str, str]
+) -> None:
+    """Specification: a function is "usually represented as a string or UUID"."""
+    formats.check(header, image(properties=properties), REGION)
+
+
+def test_of_several_functions_the_properties_may_name_some() -> None:
+    both = dataclasses.replace(GBS, function_ids=(FUNCTION_ID, OTHER_FUNCTION_ID))
+    formats.check(both, image(), REGION)
+
+
+@pytest.mark.parametrize(
+    "header", [RAW, dataclasses.replace(XCLBIN, interface_id=None)]
+)
+def test_where_the_file_does_not_say_what_it_is_for_its_properties_have_to(
+    header: Header,
+) -> None:
+    formats.check(header, image(properties={"region_uuid": REGION_ID}), REGION)
+    for properties in ({}, {"region_uuid": OTHER_REGION_ID}, {"region_uuid": ""}):
+        with raises(ImageReason.MISMATCH, match="built for"):
+            formats.check(header, image(properties=properties), REGION)
+
+
+def test_a_region_that_says_nothing_takes_nothing() -> None:
+    region = dataclasses.replace(REGION, interface_id=None)
+    with raises(RegionReason.NOT_PROGRAMMABLE):
+        formats.check(GBS, image(), region)
+
+
+@pytest.mark.parametrize("header", [GBS, RAW])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4095, 4098, 2**32, 2**40])
+def test_the_hardware_gets_whole_words_of_what_is_in_the_file(
+    header: Header, size: int
+) -> None:
+    made = image(properties={"region_uuid": REGION_ID})
+    with raises(ImageReason.INVALID, match="payload"):
+        formats.check(dataclasses.replace(header, payload_size=size), made, REGION)
+
+
+@pytest.mark.parametrize("size", [4, 4096, 2**32 - 4])
+def test_any_number_of_words_that_the_kernel_takes_is_good(size: int) -> None:
+    formats.check(dataclasses.replace(GBS, payload_size=size), image(), REGION)

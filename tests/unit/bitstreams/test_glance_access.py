@@ -11,7 +11,7 @@ from concurrent import futures
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon

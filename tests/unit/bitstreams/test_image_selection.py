@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams import image_selection, properties
-from os_acc.objects.image import BitstreamRequest, Image
+from os_acc.objects.bitstream import BitstreamRequest, Image
 from os_acc.objects.pci import PciIdentity
 from tests.expected_errors import Expected, kind_of, raises
 from tests.unit.bitstreams.image_examples import (
@@ -149,7 +149,9 @@ def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> No
 def test_a_source_is_asked_for_what_it_can_compare(
     requested: BitstreamRequest, asked: dict[str, str]
 ) -> None:
-    assert image_selection.filters(requested) == asked
+    rules = dataclasses.replace(RULES, projects=frozenset(), public=True)
+    asked["visibility"] = "public"
+    assert list(image_selection.searches(requested, rules)) == [asked]
 
 
 def test_what_tenants_upload_is_not_even_looked_at() -> None:

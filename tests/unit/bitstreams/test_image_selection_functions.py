@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import (
+from os_acc.objects.bitstream import (
     Bitstream,
     BitstreamRequest,
     Header,

@@ -8,7 +8,13 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
+from os_acc.objects.bitstream import (
+    Bitstream,
+    BitstreamRequest,
+    Header,
+    Image,
+    ImageFormat,
+)
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,

@@ -25,8 +25,8 @@ from os_acc.bitstreams import library, signature
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.source import has
-from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
-from os_acc.testing import bitstreams
+from os_acc.objects.bitstream import BitstreamRequest, Image, ImageFormat
+from os_acc.testing import image_directory
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import patiently
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
@@ -41,9 +41,9 @@ from tests.unit.bitstreams.image_examples import (
     TENANT,
 )
 
-LOOPBACK = bitstreams.gbs(REGION_ID, FUNCTION_ID, bytes(2 * PIECE))
-COMPRESSION = bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID)
-ELSEWHERE = bitstreams.gbs(OTHER_REGION_ID, FUNCTION_ID)
+LOOPBACK = image_directory.gbs(REGION_ID, FUNCTION_ID, bytes(2 * PIECE))
+COMPRESSION = image_directory.gbs(REGION_ID, OTHER_FUNCTION_ID)
+ELSEWHERE = image_directory.gbs(OTHER_REGION_ID, FUNCTION_ID)
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -96,7 +96,7 @@ def test_a_wish_becomes_a_verified_file(
         assert header.format is ImageFormat.GBS
         assert header.interface_id == REGION_ID
         payload = content[header.payload_offset :][: header.payload_size]
-        assert payload in (bytes(2 * PIECE), bitstreams.PAYLOAD)
+        assert payload in (bytes(2 * PIECE), image_directory.PAYLOAD)
 
 
 def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> None:
@@ -385,13 +385,13 @@ def test_a_library_that_nobody_asks_imports_no_client() -> None:
         "import sys\n"
         "from oslo_config import cfg\n"
         "from os_acc.bitstreams import library\n"
-        "from os_acc.bitstreams.glance.source import Glance\n"
+        "from os_acc.bitstreams.glance import Glance\n"
         "from os_acc.store.locks import Locks\n"
         "conf = cfg.ConfigOpts()\n"
         "conf([], default_config_files=[], default_config_dirs=[])\n"
-        "library.build(conf, '/nowhere', Locks('/nowhere/locks'))\n"
+        "library.build(conf, '/nowhere', Locks('/nowhere'))\n"
         "Glance(conf)\n"
-        "names = ('keystoneauth1', 'glanceclient', 'cursive', 'cryptography',"
+        "names = ('keystoneauth1', 'cryptography',"
         " 'requests')\n"
         "print([name for name in names if name in sys.modules])\n"
     )

@@ -14,7 +14,6 @@ from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
-from os_acc.bitstreams.options import InvisibleImage
 from os_acc.testing import uuid_of
 from tests.expected_errors import has, raises
 from tests.unit.bitstreams.fake_source import Place, id_of
@@ -29,7 +28,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
         yield caplog
 
 
-def made(cache: Cache, unseen: InvisibleImage, place: Place | None = None) -> Library:
+def made(cache: Cache, unseen: int | None, place: Place | None = None) -> Library:
     def source() -> Place:
         if place is None:
             raise exception.InvalidConfiguration(
@@ -41,9 +40,9 @@ def made(cache: Cache, unseen: InvisibleImage, place: Place | None = None) -> Li
     return Library(source, cache, RULES, unseen=unseen)
 
 
-@pytest.mark.parametrize("unseen", InvisibleImage)
+@pytest.mark.parametrize("unseen", [logging.DEBUG, logging.WARNING, None])
 def test_an_image_that_is_seen_is_asked(
-    cache: Cache, log: pytest.LogCaptureFixture, unseen: InvisibleImage
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: int | None
 ) -> None:
     tested = made(cache, unseen, Place(b"one"))
     booted = tested.booted(id_of(1), OURS, math.inf)
@@ -54,10 +53,10 @@ def test_an_image_that_is_seen_is_asked(
 
 @pytest.mark.parametrize(
     ("unseen", "level"),
-    [(InvisibleImage.WARNED, "WARNING"), (InvisibleImage.QUIET, "DEBUG")],
+    [(logging.WARNING, "WARNING"), (logging.DEBUG, "DEBUG")],
 )
 def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
-    cache: Cache, log: pytest.LogCaptureFixture, unseen: InvisibleImage, level: str
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: int | None, level: str
 ) -> None:
     tested = made(cache, unseen, Place(b"one"))
     assert tested.booted(id_of(2), OURS, math.inf) is None
@@ -68,7 +67,7 @@ def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
 
 
 def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
-    tested = made(cache, InvisibleImage.REFUSED, Place(b"one"))
+    tested = made(cache, None, Place(b"one"))
     with pytest.raises(exception.ImageNotFound, match=OURS) as caught:
         tested.booted(id_of(2), OURS, math.inf)
     assert id_of(2) in str(caught.value)
@@ -79,13 +78,13 @@ def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
 def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
     cache: Cache, log: pytest.LogCaptureFixture
 ) -> None:
-    assert made(cache, InvisibleImage.WARNED).booted(id_of(1), OURS, math.inf) is None
+    assert made(cache, logging.WARNING).booted(id_of(1), OURS, math.inf) is None
     assert [record.levelname for record in log.records] == ["DEBUG"]
     with pytest.raises(
         exception.InvalidConfiguration,
         check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
     ):
-        made(cache, InvisibleImage.REFUSED).booted(id_of(1), OURS, math.inf)
+        made(cache, None).booted(id_of(1), OURS, math.inf)
 
 
 def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
@@ -96,4 +95,4 @@ def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
             )
 
     with raises(exception.ServiceType.IMAGE):
-        made(cache, InvisibleImage.WARNED, Silent()).booted(id_of(1), OURS, math.inf)
+        made(cache, logging.WARNING, Silent()).booted(id_of(1), OURS, math.inf)

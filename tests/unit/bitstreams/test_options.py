@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,17 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "unseen"),
     [
-        ((), options.InvisibleImage.WARNED),
-        (("source = directory",), options.InvisibleImage.QUIET),
-        (("instance_images = required",), options.InvisibleImage.REFUSED),
+        ((), logging.WARNING),
+        (("source = directory",), logging.DEBUG),
+        (("instance_images = required",), None),
         (
             ("source = directory", "instance_images = required"),
-            options.InvisibleImage.REFUSED,
+            None,
         ),
     ],
 )
 def test_the_image_of_an_instance_that_is_not_seen_is_the_operators_to_judge(
-    tmp_path: Path, lines: tuple[str, ...], unseen: options.InvisibleImage
+    tmp_path: Path, lines: tuple[str, ...], unseen: int | None
 ) -> None:
     assert load(tmp_path, *lines).unseen is unseen
 

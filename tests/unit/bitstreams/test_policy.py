@@ -12,7 +12,7 @@ import pytest
 
 from os_acc.bitstreams import policy
 from os_acc.exception import ImageRefused, InvalidConfiguration
-from os_acc.objects.image import Header, ImageFormat
+from os_acc.objects.bitstream import Header, ImageFormat
 from os_acc.testing.test_host import config_of
 from tests.unit.bitstreams.image_examples import OPERATOR, TENANT, image
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc import exception
 from os_acc.bitstreams import signature
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.expected_errors import Expected, kind_of, raises
 from tests.unit.bitstreams.image_examples import image
 from tests.unit.bitstreams.signing_keys import (
@@ -113,6 +113,13 @@ def test_what_a_trusted_key_has_signed_is_good(
     assert "does not match its file" in store.refuses(
         exception.ImageReason.INVALID, stated
     )
+
+
+def test_a_signature_in_several_lines_is_good(store: Store) -> None:
+    """As ``base64`` writes it."""
+    store.put(certificate(key("RSA-PSS")))
+    text = signed_by(key("RSA-PSS"), CONTENT)
+    store.verify(signed_image(signature=f"{text[:76]}\n{text[76:]}\n"))
 
 
 def test_the_signature_of_another_key_is_not_good(store: Store) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import BitstreamRequest, Image
+from os_acc.objects.bitstream import BitstreamRequest, Image
 from tests.unit.bitstreams import image_examples
 
 PAGE = Path(__file__).resolve().parents[3] / "doc/source/user/bitstreams.rst"

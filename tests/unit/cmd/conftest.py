@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.testing import TestHost, bitstreams
+from os_acc.testing import TestHost, image_directory
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
@@ -31,6 +31,6 @@ def images(console: Console) -> Images:
         "cache_size = 100000000"
     )
     made = Images(place, console)
-    made.put(1, bitstreams.gbs(REGION_ID, FUNCTION_ID))
-    made.put(2, bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID))
+    made.put(1, image_directory.gbs(REGION_ID, FUNCTION_ID))
+    made.put(2, image_directory.gbs(REGION_ID, OTHER_FUNCTION_ID))
     return made

@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import TestHost
 from os_acc.testing.test_host import EVERYTHING
 

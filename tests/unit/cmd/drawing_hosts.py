@@ -5,17 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from hypothesis import strategies as st
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus
-from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
+from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.exception import HostStepFailed, StepReason
-from os_acc.host.view import Host
-from os_acc.numa.affinity import GuestCells
+from os_acc.host.pci import Host
+from os_acc.numa.policies import GuestCells
 from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMATopology
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
@@ -100,7 +100,7 @@ def scene(
     *,
     parents: Iterable[tuple[str, str]] = (),
     topology: NUMATopology | None = None,
-    accelerators: Iterable[Accelerator] = (),
+    free: Mapping[str, Sequence[int | None]] = MappingProxyType({}),
     guest: tuple[int, ...] = (),
     unreadable: Iterable[str] = (),
     name: str = "node1",
@@ -129,7 +129,7 @@ def scene(
             {address(one): address(other) for one, other in parents}
         ),
         topology=there,
-        accelerators=tuple(accelerators),
+        free=free,
         guest=GuestCells(there, guest) if guest else None,
     )
 
@@ -176,12 +176,7 @@ def scenes(draw: st.DrawFn) -> HostSnapshot:
         states,
         parents=parents,
         topology=cells(*sockets),
-        accelerators=draw(
-            st.lists(
-                st.builds(Accelerator, st.sampled_from("AB"), _NODES, st.booleans()),
-                max_size=6,
-            )
-        ),
+        free=draw(st.dictionaries(st.sampled_from("AB"), st.lists(_NODES, max_size=3))),
         guest=(0,) if sockets and draw(st.booleans()) else (),
         unreadable=draw(st.lists(_NAMES, max_size=2)),
         name=draw(_NAMES),

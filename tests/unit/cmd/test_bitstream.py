@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.cmd.bitstream import progress_bar
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
 from tests.unit.cmd.console import Console

@@ -16,7 +16,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import privsep
-from os_acc.cmd import identity
+from os_acc.cmd import environment
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
@@ -177,7 +177,7 @@ def test_a_missing_state_directory_fails_once(console: Console) -> None:
 def test_another_users_state_directory_fails(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64000)
     found = console.checks()["state directory"][0]
     assert found["Result"] == "failed"
@@ -188,7 +188,7 @@ def test_files_of_others_below_the_state_directory_fail(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console.bench.plug(1, GPU)
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
     (found,) = console.checks()["state files"]
     assert found["Result"] == "failed"
@@ -208,7 +208,7 @@ def theirs(console: Console, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return os.stat_result(fields)
 
     monkeypatch.setattr(os, "lstat", owned)
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
     return owners
 

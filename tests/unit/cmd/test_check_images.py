@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from os_acc.cmd import identity
-from os_acc.testing import TestHost, bitstreams, hosts
+from os_acc.cmd import environment
+from os_acc.testing import TestHost, hosts, image_directory
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.glance_double import Double
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
@@ -260,7 +260,7 @@ def test_a_cache_that_others_may_write_is_a_warning(
 def test_a_cache_of_another_user_fails(
     console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
     found = console.checks()["image cache"][0]
     assert found["Result"] == "failed"
@@ -309,7 +309,7 @@ def test_what_does_not_belong_there_is_named_and_left(
 def test_a_download_that_is_under_way_belongs_there(
     console: Console, images: Images, kept: Path
 ) -> None:
-    image = images.put(3, bitstreams.gbs(REGION_ID, FUNCTION_ID, bytes(1 << 22)))
+    image = images.put(3, image_directory.gbs(REGION_ID, FUNCTION_ID, bytes(1 << 22)))
     seen: list[dict[str, str]] = []
 
     def look(_done: int, _of: int | None) -> None:

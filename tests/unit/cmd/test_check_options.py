@@ -12,8 +12,9 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import conf
-from os_acc.cmd import configuration
-from os_acc.cmd.checks import option_names
+from os_acc.cmd import environment
+from os_acc.cmd.checks import sections
+from os_acc.cmd.checks.configuration import unknown_names
 from tests.unit.cmd.console import Console
 
 ROOTS = '[os_acc]\ndevice_spec = {"address": "0000:17:00.0"}'
@@ -32,11 +33,17 @@ def unknown(place: Path, text: str) -> list[tuple[str, str | None]]:
     path = place / "nova.conf"
     path.write_text(f"[os_acc]\n{text}\n")
     config = cfg.ConfigOpts()
-    configuration.load(config, [str(path)], [], str(place))
+    environment.load_configuration(config, [str(path)], [], str(place))
     conf.register(config)
-    found = option_names.unknown(option_names.read([str(path)], []), config)
-    named = [(str(each).removeprefix(f"{path} has "), each.near) for each in found]
-    return [(name.removesuffix(", which is ignored"), near) for name, near in named]
+    found = []
+    for each in unknown_names(sections([str(path)]), config):
+        name = each.what.removeprefix(f"{path} has ")
+        near = each.hint.removeprefix("did you mean ").removesuffix("?")
+        is_near = near != each.hint
+        found.append(
+            (name.removesuffix(", which is ignored"), near if is_near else None)
+        )
+    return found
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import pytest
@@ -15,10 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from os_acc.cmd import topology
+from os_acc.cmd import topology_labels as labels
+from os_acc.cmd import topology_render as render
+from os_acc.cmd import topology_tree as tree
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing import labels, render, rows, tree
-from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
-from os_acc.cmd.drawing.tree import Line
+from os_acc.cmd.topology_labels import HostSnapshot
+from os_acc.cmd.topology_tree import Line
 from os_acc.objects.pci import PciAddress
 from tests.unit.cmd.drawing_hosts import (
     BRIDGE,
@@ -37,8 +41,15 @@ PORT, SWITCH, GPU = "0000:16:00.0", "0000:17:00.0", "0000:19:00.0"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+def every(line: Line) -> Iterator[Line]:
+    """Yield a line and all below it, from the top."""
+    yield line
+    for below in line.below:
+        yield from every(below)
+
+
 def line(drawing: Line, label: str) -> Line:
-    (found,) = (each for each in drawing.all() if each.label.startswith(label))
+    (found,) = (each for each in every(drawing) if each.label.startswith(label))
     return found
 
 
@@ -67,7 +78,7 @@ def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
     host: HostSnapshot, long: bool
 ) -> None:
     drawing = tree.draw(host, long=long)
-    lines = list(drawing.all())
+    lines = list(every(drawing))
     drawn = Counter(each for line in lines for each in line.functions)
     assert drawn == Counter(list(host.functions))
     assert not long or all(len(line.functions) < 2 for line in lines)
@@ -75,7 +86,7 @@ def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
         match = re.fullmatch("cell ([0-9]+)|no NUMA node", place.label)
         if match is not None:
             node = int(match[1]) if match[1] else None
-            inside = [each for line in place.all() for each in line.functions]
+            inside = [each for line in every(place) for each in line.functions]
             assert {host.functions[each].numa_node for each in inside} <= {node}
 
     def check(line: Line, above: tuple[PciAddress, ...]) -> None:
@@ -121,7 +132,7 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
     # The lines of the tree are between the parts of a folded text.
     lines = dict.fromkeys(map(ord, " │├└─"))
     said = words_of(picture).translate(lines)
-    for each in drawing.all():
+    for each in every(drawing):
         for word in (each.label, each.state, *each.details):
             assert word.translate(lines) in said
     root = ElementTree.fromstring(picture)
@@ -133,9 +144,9 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
 
 @given(scenes())
 def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
-    found = list(rows.rows(host))
-    more = rows.MORE if host.guest else ()
-    assert {len(row) for row in found} <= {len(rows.COLUMNS) + len(more)}
+    found = list(topology.rows(host))
+    more = topology.MORE if host.guest else ()
+    assert {len(row) for row in found} <= {len(topology.COLUMNS) + len(more)}
     names = Counter(row[1] for row in found if row[0] not in ("socket", "cell"))
     assert names == Counter(map(str, {*host.functions, *host.states}))
     known = {row[1] for row in found} | {None}
@@ -323,11 +334,11 @@ def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> No
 # -- free devices by policy ------------------------------------------------
 
 FOUR = cells(0, 0, 1, 1)
-ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
+ONE_EACH = {"GPU": (0, 1, 2, None)}
 
 
 def test_each_cell_says_how_many_each_policy_would_allow() -> None:
-    host = scene([], topology=FOUR, accelerators=ONE_EACH)
+    host = scene([], topology=FOUR, free=ONE_EACH)
     (supply,) = tree.supplies(host)
     # By policy: required, socket, legacy, preferred.
     assert supply.rows == (
@@ -338,13 +349,13 @@ def test_each_cell_says_how_many_each_policy_would_allow() -> None:
 
 
 def test_what_is_not_free_counts_for_nobody() -> None:
-    host = scene([], accelerators=[Accelerator("GPU", 0, False)])
+    host = scene([], free={"GPU": ()})
     (supply,) = tree.supplies(host)
     assert (supply.free, supply.rows) == (0, ())
 
 
 def test_where_no_cells_are_known_every_policy_allows_all() -> None:
-    host = scene([], topology=cells(), accelerators=ONE_EACH)
+    host = scene([], topology=cells(), free=ONE_EACH)
     (supply,) = tree.supplies(host)
     assert supply.rows == (("any", *("4",) * 4),)
 
@@ -365,6 +376,6 @@ def test_for_a_guest_each_device_says_how_near_it_is(
 
 
 def test_a_guest_in_several_cells_is_one_row() -> None:
-    host = scene([], topology=FOUR, accelerators=ONE_EACH, guest=(0, 2))
+    host = scene([], topology=FOUR, free=ONE_EACH, guest=(0, 2))
     (supply,) = tree.supplies(host)
     assert supply.rows == (("0+2", "2", "3", "3", "4"),)

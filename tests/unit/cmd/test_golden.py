@@ -13,10 +13,10 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, history, identity
+from os_acc.cmd import check, device, environment
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import rootconf
-from os_acc.testing import pci_ids, uuid_of
+from os_acc.privsep import permissions
+from os_acc.testing import hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
 from tests.unit.cmd.images import Images
@@ -33,7 +33,7 @@ NOVA = 64055
 @pytest.fixture
 def golden(console: Console) -> Callable[..., None]:
     """Return a function that compares a command's output with the manual's."""
-    pci_ids.install(console.bench.root)
+    hosts.install_model_names(console.bench.root)
 
     def compare(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
@@ -61,7 +61,7 @@ def test_what_the_manual_shows_of_a_plug(
     )
     console.configure(*NAMED)
     # Without this file, the helper's warning is a part of the output.
-    limit = Path(console.bench.root, *rootconf.PATH)
+    limit = Path(console.bench.root, *permissions.PATH)
     limit.parent.mkdir(parents=True)
     limit.write_text("\n".join(["[os_acc]", *(f"device_spec = {e}" for e in NAMED)]))
     provider = console.bench.provider(GPU).uuid
@@ -75,7 +75,7 @@ def test_what_the_manual_shows_of_a_plug(
     console.bench.kernel.let_go(GPU)
     golden("unplug", "unplug", uuid_of(1))
     times = (f"2027-01-15T08:{minute:02}:00.000+00:00" for minute in itertools.count())
-    monkeypatch.setattr(history, "_moment", lambda _when: next(times))
+    monkeypatch.setattr(device, "_moment", lambda _when: next(times))
     golden("device-history", "device", "history", GPU)
 
 
@@ -156,13 +156,13 @@ def test_what_the_manual_shows_of_a_check(
         return fold(text.replace(state_path, "/var/lib/os_acc"))
 
     monkeypatch.setattr(check, "_folded", expanded)
-    monkeypatch.setattr(identity, "name_of", lambda _uid: "nova")
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (NOVA, NOVA))
+    monkeypatch.setattr(environment, "name_of", lambda _uid: "nova")
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (NOVA, NOVA))
     monkeypatch.setattr(os, "geteuid", lambda: NOVA)
     monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: True)
     console.configure(*NAMED, more='[pci]\ndevice_spec = {"address": "0000:b1:00.0"}')
     # A helper warns once, in its log.
-    rootconf.current()
+    permissions.current()
     golden("check", "check")
     lines = (GOLDEN / "check.txt").read_text().splitlines()
     assert max(map(len, lines)) <= 100

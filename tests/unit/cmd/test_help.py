@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from tests.unit.cmd.console import run
 
 COMMANDS = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.testing import pci_ids
+from os_acc.testing import hosts
 from tests.unit.cmd.console import Console
 
 GPU, PF, VF, QAT = "0000:17:00.0", "0000:3b:00.0", "0000:3b:02.0", "0000:d8:00.0"
@@ -16,7 +16,7 @@ A40 = "GA102GL [A40]"
 @pytest.fixture
 def named(console: Console) -> Console:
     """Return a shell on a host with the database of pciutils, and VFs of a card."""
-    pci_ids.install(console.bench.root)
+    hosts.install_model_names(console.bench.root)
     console.configure('{"vendor_id": "10de"}', f'{{"address": "{PF}", "num_vfs": 2}}')
     console.bench.restart(device_spec=[f'{{"address": "{PF}", "num_vfs": 2}}'])
     return console

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc plugin new``: the package that it makes, and the names that it rejects.
+"""``os-acc plugin``: the list, the package of a new one, and the names it rejects.
 
 ``tests/functional/manual/test_tutorial.py`` installs such packages and runs their
 tests.
@@ -16,15 +16,20 @@ import string
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from stevedore import ExtensionManager
 
 from os_acc import conf, exception, privsep
-from os_acc.cmd import plugin_package
-from os_acc.cmd.plugin_package import PluginPackage
+from os_acc.cmd import plugin
+from os_acc.cmd.plugin import package_names, write_package
+from os_acc.plugins import loader
+from os_acc.plugins.loader import NAMESPACE
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 from tools import plugin_contract
@@ -65,11 +70,10 @@ def test_the_package_is_made_below_the_directory(
 
 @pytest.mark.parametrize("name", ["a", "acme_fpga2", "x" * 30])
 def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> None:
-    package = PluginPackage(name)
-    files = files_of(package.write(tmp_path))
+    files = files_of(write_package(name, tmp_path))
     settings = tomllib.loads(files["pyproject.toml"])
     project = settings["project"]
-    assert project["name"] == package.distribution
+    assert project["name"] == package_names(name)["distribution"]
     (target,) = project["entry-points"]["os_acc"].items()
     module, _, attribute = target[1].partition(":")
     assert target[0] == name
@@ -88,12 +92,12 @@ def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> No
 def test_a_package_with_a_word_of_python_or_pytest_passes_its_tests(
     name: str, tmp_path: Path
 ) -> None:
-    package = PluginPackage(name)
-    made = package.write(tmp_path)
-    installed = made / f"{package.package}-0.1.0.dist-info"
+    names = package_names(name)
+    made = write_package(name, tmp_path)
+    installed = made / f"{names['package']}-0.1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {package.distribution}\nVersion: 0.1.0\n"
+        f"Metadata-Version: 2.1\nName: {names['distribution']}\nVersion: 0.1.0\n"
     )
     points = tomllib.loads((made / "pyproject.toml").read_text())["project"][
         "entry-points"
@@ -133,7 +137,7 @@ TUTORIAL = Path(__file__).parents[3] / "doc/source/contributor/tutorial.rst"
 
 
 def test_its_tests_use_members_of_the_contract_alone(tmp_path: Path) -> None:
-    files = files_of(PluginPackage("acme").write(tmp_path))
+    files = files_of(write_package("acme", tmp_path))
     used = {
         (each.value.id, each.attr)
         for path, text in files.items()
@@ -158,8 +162,8 @@ def test_its_tests_use_members_of_the_contract_alone(tmp_path: Path) -> None:
 
 
 def test_each_template_is_a_file_of_the_package() -> None:
-    there = {path.name for path in plugin_package._TEMPLATES.iterdir()}
-    assert there == set(filter(None, plugin_package._FILES.values()))
+    there = {path.name for path in plugin._TEMPLATES.iterdir()}
+    assert there == set(filter(None, plugin._FILES.values()))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_each_template_is_a_file_of_the_package() -> None:
 )
 def test_a_name_that_is_no_name_is_rejected(name: str) -> None:
     with pytest.raises(exception.InvalidInput, match="cannot name a plugin"):
-        PluginPackage(name)
+        package_names(name)
 
 
 def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -> None:
@@ -195,7 +199,7 @@ def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -
 
 def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(exception.InvalidInput, match=r"os.acc has a plugin named nvme"):
-        PluginPackage("nvme")
+        package_names("nvme")
 
 
 @pytest.mark.parametrize(
@@ -226,18 +230,18 @@ def test_no_group_of_options_can_be_that_of_a_new_plugin() -> None:
         name = group.removeprefix("os_acc_")
         if name not in (group, ""):
             with pytest.raises(exception.InvalidInput):
-                PluginPackage(name)
+                package_names(name)
 
 
 @pytest.mark.parametrize("name", ["acme", "acme_helper"])
 def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    PluginPackage(name)
+    package_names(name)
     helper = SimpleNamespace(cfg_section="os_acc_acme_helper")
     monkeypatch.setattr(privsep, "_contexts", [*privsep.contexts(), helper])
     with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
-        PluginPackage(name)
+        package_names(name)
 
 
 def test_the_helper_has_no_group_of_an_installed_plugin(
@@ -247,16 +251,20 @@ def test_the_helper_has_no_group_of_an_installed_plugin(
     installed = metadata.EntryPoint("acme_helper", "acme:Plugin", "os_acc")
     found = metadata.EntryPoints((installed,))
     source = SimpleNamespace(entry_points=found.select)
-    monkeypatch.setattr(plugin_package, "metadata", source)
+    monkeypatch.setattr(plugin, "metadata", source)
     with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
-        PluginPackage("acme")
-    assert PluginPackage("acme2").sections == ("os_acc_acme2", "os_acc_acme2_helper")
+        package_names("acme")
+    names = package_names("acme2")
+    assert (names["package"], names["helper"]) == (
+        "os_acc_acme2",
+        "os_acc_acme2_helper",
+    )
 
 
 @pytest.mark.parametrize("name", ["vfio", "acme_vfio", "vfio_acme"])
 def test_a_name_of_drivers_for_guests_is_rejected(name: str) -> None:
     with pytest.raises(exception.InvalidInput, match="drivers with the word vfio are"):
-        PluginPackage(name)
+        package_names(name)
 
 
 def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> None:
@@ -280,6 +288,55 @@ def test_a_package_that_cannot_be_completed_is_removed(
 
     monkeypatch.setattr(Path, "write_text", until_the_disk_is_full)
     with pytest.raises(exception.InvalidInput, match="No space left") as caught:
-        PluginPackage("acme").write(tmp_path)
+        write_package("acme", tmp_path)
     assert isinstance(caught.value.__cause__, OSError)
     assert list(tmp_path.iterdir()) == []
+
+
+# -- the list ------------------------------------------------------------------
+
+HERE = "tests.unit.acme"
+
+
+@pytest.fixture
+def installed(
+    monkeypatch: pytest.MonkeyPatch, install_plugins: Callable[..., None]
+) -> None:
+    """Install plugins in each state, and two of one name."""
+    install_plugins(
+        acme=f"{HERE}:Acme",
+        fails=f"{HERE}:FailsToStart",
+        lost=f"{HERE}:FailsToDiscover",
+        newer=f"{HERE}:Newer",
+        off="tests.unit.no_such_module:Acme",
+    )
+    ExtensionManager.ENTRY_POINT_CACHE[NAMESPACE] += [
+        EntryPoint("twice", f"{HERE}:{kind}", NAMESPACE) for kind in ("Acme", "Rival")
+    ]
+
+    def distribution_of(point: EntryPoint) -> tuple[str, str]:
+        if point.name == "pci":
+            return "os-acc", "1.0.0"
+        if point.name == "twice":
+            return {"Acme": "acme-gpu", "Rival": "rival-gpu"}[point.attr], "0.3"
+        return f"acme-{point.name}", "0.3"
+
+    monkeypatch.setattr(loader, "distribution_of", distribution_of)
+
+
+ENABLED = "enabled_plugins = acme,fails,lost,newer,pci,twice"
+
+
+def test_what_the_manual_shows_of_the_plugins(
+    console: Console, installed: None
+) -> None:
+    console.configure(more=ENABLED)
+    ran = console.run("plugin", "list", "--max-width", "120")
+    assert ran.status == 0
+    expect("plugin-list.txt", ran.out)
+
+
+def test_the_plugins_of_os_acc_are_those_of_its_distribution(console: Console) -> None:
+    found = console.json("plugin", "list")
+    assert {each["Distribution"] for each in found} == {"os-acc"}
+    assert {each["State"] for each in found} == {"loaded"}

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from os_acc import privsep
-from os_acc.cmd import identity
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd import environment
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import FakeKernel, uuid_of
 from os_acc.testing.demo.host import DemoHost
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.unit.cmd import console
 from tests.unit.cmd.console import Ran
 from tests.unit.cmd.test_help import COMMANDS
@@ -194,7 +194,7 @@ def test_root_becomes_the_owner_before_it_reads_the_configuration(
         # An error in the configuration shows that it is read later.
         (kept / "os-acc.conf").write_text("no section\n")
 
-    monkeypatch.setattr(identity, "become_owner", note)
+    monkeypatch.setattr(environment, "become_owner", note)
     ran = run("--simulated", str(kept), "device", "list")
     assert ran.status == 1
     assert "os-acc.conf" in ran.err

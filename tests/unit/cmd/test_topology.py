@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from os_acc.cmd import configuration
+from os_acc.cmd import environment
 from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -179,10 +179,10 @@ def test_who_names_no_device_is_told_where_to(console: Console, command: str) ->
 def test_who_has_no_configuration_is_told_how_to_pass_one(
     console: Console, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(configuration, "read_files", lambda _config: ())
+    monkeypatch.setattr(environment, "read_files", lambda _config: ())
     console.configure("[]")
     (line,) = console.run(*command.split()).err.splitlines()
-    assert configuration.NAME_IT in line
+    assert environment.NAME_IT in line
 
 
 @pytest.mark.parametrize("command", ["device list", "provider list", "attached"])

@@ -26,7 +26,7 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.request import DEADLINE_LIMIT_MS
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.expected_errors import has, raises
 from tests.unit import leases, vendor_steps
 

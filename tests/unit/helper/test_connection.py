@@ -15,7 +15,7 @@ import time
 import pytest
 from oslo_privsep import comm
 
-from os_acc import exception, privsep
+from os_acc import deadlines, exception, privsep
 from os_acc.helper import connection
 from os_acc.privsep import holders
 
@@ -48,13 +48,15 @@ def channels(monkeypatch):
     monkeypatch.setattr(privsep.inspect, "client_mode", True)
     monkeypatch.setattr(privsep.inspect, "channel", None)
     monkeypatch.setattr(privsep.inspect, "connect", connect)
+    monkeypatch.setattr(connection, "_SEND_SECONDS", 1)
     yield opened
     for channel in opened:
         channel.theirs.close()
 
 
 @pytest.fixture
-def link(channels) -> connection.Connection:
+def link(channels, monkeypatch) -> connection.Connection:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.0)
     link = connection.Connection(privsep.inspect)
     link.start().wait(time.monotonic() + PATIENCE)
     return link
@@ -71,9 +73,9 @@ class Call(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.answer = self._link.ask(
-                holders.holders, self._seconds, (self._argument,)
-            )
+            request = holders.HoldersRequest(self._argument)
+            limit = int(self._seconds * 1000)
+            self.answer = self._link.ask(holders.holders, limit, request)
         except exception.OsAccError as error:
             self.answer = error
 

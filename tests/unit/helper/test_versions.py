@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.helper import connection
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import TestHost, hosts, instance, privileged, request
+from os_acc.testing import TestHost, helper, hosts, instance, request
 
 GPU = "0000:17:00.0"
 
@@ -32,9 +32,9 @@ def host(tmp_path: pathlib.Path) -> Iterator[TestHost]:
 
 @pytest.fixture
 def manager(host: TestHost) -> Iterator[Manager]:
-    with privileged.privileged_here():
+    with helper.privileged_here():
         yield host.start_with_helpers(host.write_config())
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             context.stop()
     cfg.CONF.clear()
 

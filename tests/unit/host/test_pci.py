@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
-from os_acc.host.pci import DEVICES, read_binding, read_function, scan
+from os_acc.host.attributes import DEVICES
+from os_acc.host.pci import read_binding, read_function, read_parents, scan
 from os_acc.objects.lease import PriorBinding
-from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
+from os_acc.testing import FakeKernel, hosts
 from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
@@ -105,7 +107,7 @@ def test_wide_domains_are_read(sysfs: Sysfs, domain: str) -> None:
     sysfs.vf(pf, 0, text)
     host = scan(sysfs.root)
     assert host.function(address(pf)).vfs == (address(text),)
-    assert host.group_of(address(pf)).members == (address(pf),)
+    assert host.group_of(host.function(address(pf))).members == (address(pf),)
 
 
 def test_a_serial_number_counts_only_where_everybody_may_read_it(
@@ -195,7 +197,7 @@ def test_what_is_not_there_is_named(sysfs: Sysfs) -> None:
     with pytest.raises(NotFound, check=has(kind=ObjectKind.DEVICE), match=PF):
         host.function(address(PF))
     with pytest.raises(HostStepFailed, check=has(reason=StepReason.IOMMU)) as caught:
-        host.group_of(address())
+        host.group_of(host.function(address()))
     assert caught.value.address == PLAIN
 
 
@@ -269,3 +271,44 @@ def test_any_garbage_is_set_aside_and_nothing_else(
     host = scan(sysfs.root)
     assert address(PF) in host.functions
     assert address() in host.functions or PLAIN in host.unreadable
+
+
+PORT, SWITCH, GPU = "0000:16:00.0", "0000:17:00.0", "0000:19:00.0"
+
+
+def parents(sysfs: Sysfs, *names: str) -> dict[str, str]:
+    found = read_parents(sysfs.root, map(PciAddress.parse, names))
+    return {str(one): str(other) for one, other in found.items()}
+
+
+def placed(sysfs: Sysfs, *path: str) -> None:
+    """Add a function at a place in the tree of devices."""
+    directory = sysfs.path.joinpath("sys/devices", *path)
+    directory.mkdir(parents=True, exist_ok=True)
+    sysfs.link(sysfs.devices / path[-1], directory)
+
+
+def test_what_is_right_above_is_found_and_a_root_bus_is_nothing(sysfs: Sysfs) -> None:
+    placed(sysfs, "pci0000:16", PORT)
+    placed(sysfs, "pci0000:16", PORT, SWITCH)
+    placed(sysfs, "pci0000:16", PORT, SWITCH, GPU)
+    assert parents(sysfs, PORT, SWITCH, GPU) == {SWITCH: PORT, GPU: SWITCH}
+
+
+def test_a_host_bridge_may_be_a_platform_device(sysfs: Sysfs) -> None:
+    placed(sysfs, "platform", "40000000.pcie", "pci0000:16", PORT, GPU)
+    placed(sysfs, "platform", "40000000.pcie", "pci0000:16", PORT)
+    assert parents(sysfs, PORT, GPU) == {GPU: PORT}
+
+
+def test_an_endpoint_with_a_bus_of_its_own_is_above_what_is_on_that(
+    tmp_path: Path,
+) -> None:
+    kernel = FakeKernel.build(tmp_path, hosts.vmd_host())
+    vmd, port, disk = map(address, ("0000:00:0e.0", "10000:00:02.0", "10000:01:00.0"))
+    found = read_parents(kernel.root, (vmd, port, disk))
+    assert dict(found) == {port: vmd, disk: port}
+
+
+def test_what_has_vanished_is_below_nothing(sysfs: Sysfs) -> None:
+    assert parents(sysfs, GPU) == {}

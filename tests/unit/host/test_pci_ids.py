@@ -12,7 +12,7 @@ import pytest
 from os_acc.host import pci_ids
 from os_acc.host.pci_ids import ModelNames
 from os_acc.objects.pci import PciIdentity
-from os_acc.testing import pci_ids as names_of_hosts
+from os_acc.testing import hosts
 
 
 def identity(vendor: int, product: int) -> PciIdentity:
@@ -30,7 +30,7 @@ def write(root: Path, text: str | bytes, path: str = pci_ids.PATHS[0]) -> None:
 
 
 def test_a_device_has_the_name_that_lspci_prints(tmp_path: Path) -> None:
-    names_of_hosts.install(str(tmp_path))
+    hosts.install_model_names(str(tmp_path))
     names = ModelNames.read(str(tmp_path), [A40, CARD, UNKNOWN, VF])
     assert names.short(A40) == "GA102GL [A40]"
     assert names.full(A40) == "NVIDIA Corporation GA102GL [A40]"
@@ -47,7 +47,7 @@ def test_without_the_database_a_model_is_its_numbers(tmp_path: Path) -> None:
 
 
 def test_hwdata_has_the_database_elsewhere(tmp_path: Path) -> None:
-    write(tmp_path, names_of_hosts.TEXT, "usr/share/hwdata/pci.ids")
+    write(tmp_path, hosts.MODEL_NAMES, "usr/share/hwdata/pci.ids")
     assert ModelNames.read(str(tmp_path), [A40]).known(A40) == "GA102GL [A40]"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from os_acc import conf, exception
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, hosts, instance, request
@@ -190,7 +190,9 @@ def test_a_card_is_refused_beside_a_vf_whose_pf_nova_may_give_to_a_guest(
 
     def in_one_group(root: str) -> Host:
         host = scan(root)
-        group = dataclasses.replace(host.group_of(card), members=(vf, card))
+        group = dataclasses.replace(
+            host.group_of(host.function(card)), members=(vf, card)
+        )
         moved = dataclasses.replace(host.functions[vf], iommu_group=group.number)
         return dataclasses.replace(
             host,

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from os_acc import exception
-from os_acc.host.uevents import Recovery, Uevent
+from os_acc.host.uevents import ErrorRecovery, Uevent
 from os_acc.objects.device import Device
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base, pci
 
 GPU = "0000:17:00.0"
-BROKEN = Uevent("change", PciAddress.parse(GPU), Recovery.FAILED)
-MENDED = Uevent("change", PciAddress.parse(GPU), Recovery.SUCCESSFUL)
+BROKEN = Uevent("change", PciAddress.parse(GPU), ErrorRecovery.FAILED)
+MENDED = Uevent("change", PciAddress.parse(GPU), ErrorRecovery.SUCCESSFUL)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_function_takes_the_rest_of_its_group_along(bench):
     provider = bench.provider(GPU)
     (handle,) = provider.device.handles
     last = handle.members[-1]
-    bench.manager.catalog.health.note(Uevent("change", last, Recovery.BEGUN))
+    bench.manager.catalog.health.note(Uevent("change", last, ErrorRecovery.BEGUN))
     (handle,) = bench.provider(GPU).device.handles
     assert str(last) in handle.fault
 

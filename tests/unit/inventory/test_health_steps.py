@@ -18,7 +18,7 @@ from os_acc.helper.client import Helper
 from os_acc.inventory import health_steps
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.store import health_record
+from os_acc.store import state_files
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.expected_errors import has
 
@@ -171,15 +171,21 @@ def test_each_step_has_five_seconds_of_its_own_and_a_round_has_forty(
 
 def test_a_round_begins_behind_the_last_drive_of_the_round_before(drives, monkeypatch):
     """Hanging devices keep no other one from being read."""
-    monkeypatch.setattr(health_steps, "ROUND_SECONDS", -1.0)
-    drives.kernel.wear_out(OTHER, 0b1000)
+    now, asked = [1000.0], []
+
+    def read_health(_helper, _step, function, _deadline):
+        asked.append(str(function.address))
+        now[0] += health_steps.ROUND_SECONDS
+        return CallResult(Outcome.BUSY)
+
     drives.manager.refresh()
-    reader = drives.manager.health_steps
-    assert next(reader._in_turn(reader._reads()))[1].bus == 0xD9
-    reader._last = ("nvme", DRIVE)
-    assert next(reader._in_turn(reader._reads()))[1].bus == 0xDA
-    reader.read()
-    assert not reader._known
+    monkeypatch.setattr(Helper, "start", lambda *_arguments: None)
+    monkeypatch.setattr(Helper, "read_health", read_health)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(health_steps, "time", clock)
+    for _ in range(3):
+        drives.manager.health_steps.read()
+    assert asked == [DRIVE, OTHER, DRIVE]
 
 
 def test_a_helper_that_does_not_start_is_logged_once_and_no_fault(
@@ -210,7 +216,7 @@ def test_a_refused_command_is_no_fault(drives, caplog):
 def test_readings_are_recorded_for_commands(drives):
     drives.kernel.wear_out(DRIVE, 0b1000, used=42, media_errors=7)
     read(drives)
-    found = health_record.recorded(drives.state_path, drives.root)
+    found = state_files.recorded_health(drives.state_path, drives.root)
     (address,) = found.faults
     assert str(address) == DRIVE
     assert dict(found.readings[address]) == {
@@ -241,16 +247,16 @@ def test_a_damaged_record_states_nothing(drives):
         ),
     ):
         place.write_text(damage)
-        recorded = health_record.recorded(drives.state_path, drives.root)
-        assert recorded == health_record.HealthRecord(), damage[:40]
+        recorded = state_files.recorded_health(drives.state_path, drives.root)
+        assert recorded == state_files.HealthRecord(), damage[:40]
 
 
 def test_a_record_counts_in_its_boot_and_for_a_while(drives, monkeypatch):
     drives.kernel.wear_out(DRIVE, 0b1000)
     read(drives)
-    recorded = health_record.recorded
+    recorded = state_files.recorded_health
     assert recorded(drives.state_path, drives.root).faults
-    monkeypatch.setattr(health_record, "MAX_AGE", -1.0)
+    monkeypatch.setattr(state_files, "MAX_AGE", -1.0)
     assert not recorded(drives.state_path, drives.root).faults
     monkeypatch.undo()
     drives.kernel.reboot()

@@ -242,13 +242,13 @@ def test_a_plug_that_has_not_ended_reserves_no_units_of_other_types(
     make_host, monkeypatch
 ):
     host, other = make_host(), []
-    create = devices._create_mdev
+    create = devices.Devices._create
 
     def and_count(*arguments):
         other.append(units(host, f"{GPU}/nvidia-559"))
         create(*arguments)
 
-    monkeypatch.setattr(devices, "_create_mdev", and_count)
+    monkeypatch.setattr(devices.Devices, "_create", and_count)
     plug(host, 1, f"{GPU}/nvidia-558")
     assert other == [(2, 0)]
 

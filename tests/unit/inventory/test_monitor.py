@@ -12,7 +12,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.host import uevents
-from os_acc.host.uevents import Recovery, Uevent
+from os_acc.host.uevents import ErrorRecovery, Uevent
 from os_acc.inventory import monitor
 from os_acc.objects.pci import PciAddress
 
@@ -169,7 +169,7 @@ def test_one_that_was_never_started_can_be_stopped(looks):
     assert monitor.HostMonitor(monitor.FaultTracker(), looks, 1.0).stop()
 
 
-@pytest.mark.parametrize("recovery", [Recovery.BEGUN, Recovery.FAILED])
+@pytest.mark.parametrize("recovery", [ErrorRecovery.BEGUN, ErrorRecovery.FAILED])
 def test_a_function_with_a_pcie_error_is_out_of_order(recovery):
     health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, recovery))
@@ -179,20 +179,20 @@ def test_a_function_with_a_pcie_error_is_out_of_order(recovery):
 
 def test_a_function_that_has_recovered_is_in_order_again():
     health = monitor.FaultTracker()
-    health.note(Uevent("change", GPU, Recovery.BEGUN))
-    health.note(Uevent("change", NIC, Recovery.BEGUN))
-    health.note(Uevent("change", GPU, Recovery.SUCCESSFUL))
+    health.note(Uevent("change", GPU, ErrorRecovery.BEGUN))
+    health.note(Uevent("change", NIC, ErrorRecovery.BEGUN))
+    health.note(Uevent("change", GPU, ErrorRecovery.SUCCESSFUL))
     assert list(health.faults) == [NIC]
 
 
 def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
     health = monitor.FaultTracker()
-    health.note(Uevent("change", GPU, Recovery.BEGUN))
-    health.note(Uevent("change", NIC, Recovery.FAILED))
+    health.note(Uevent("change", GPU, ErrorRecovery.BEGUN))
+    health.note(Uevent("change", NIC, ErrorRecovery.FAILED))
     # The kernel has sent more events than could be received.
     health.note(Uevent(""))
     assert list(health.faults) == [NIC]
-    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent("change", GPU, ErrorRecovery.FAILED))
     assert set(health.faults) == {GPU, NIC}
 
 
@@ -209,7 +209,7 @@ def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
 def test_only_another_card_in_the_slot_ends_a_fault(action, left):
     health = monitor.FaultTracker()
     assert not health.faults
-    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent("change", GPU, ErrorRecovery.FAILED))
     health.note(Uevent(action, GPU))
     assert list(health.faults) == left
 

@@ -21,7 +21,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
+from os_acc.testing.device_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
 
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
 MakeHost = Callable[..., TestHost]

@@ -12,7 +12,7 @@ import pytest
 from os_acc import deadlines, exception
 from os_acc.inventory import snapshots
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from tests.unit.placement.capacity_examples import CLASS, handle, lease, provider
 
 ONE, TWO = handle(1), handle(2)

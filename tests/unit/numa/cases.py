@@ -7,7 +7,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
+from os_acc.numa.fit import DeviceRequest, Question
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,

@@ -2,7 +2,7 @@
 
 """A model of the claim of Nova 34, which explains each difference from the exact fit.
 
-:func:`os_acc.numa.fit.search.fit_to_host` finds an assignment if one exists.
+:func:`os_acc.numa.fit.fit_to_host` finds an assignment if one exists.
 Nova's claim refuses some of these guests and accepts a few that do not fit:
 
 *An unusable local device hides the others.*
@@ -37,9 +37,9 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 
-from os_acc.numa.fit import cells
-from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
+from os_acc.numa import cells
+from os_acc.numa.fit import NO_NETWORKS, DeviceRequest, Question, not_carried, ordered
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
 
 

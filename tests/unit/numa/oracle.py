@@ -8,8 +8,9 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from os_acc.numa.fit import cells
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
+from os_acc.numa import cells
+from os_acc.numa.fit import DeviceRequest, Question, ordered
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 _T = TypeVar("_T")

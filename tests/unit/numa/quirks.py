@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
+from os_acc.numa.fit import DeviceRequest, Question
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import (
     CPUPolicy,
     InstanceNUMACell,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.numa.fit import cells
+from os_acc.numa import cells
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,

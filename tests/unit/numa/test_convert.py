@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from os_acc.exception import InvalidInput
-from os_acc.numa.fit import convert
+from os_acc.numa import convert
+from os_acc.numa.convert import Network, requested
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,
@@ -129,3 +130,44 @@ def test_cells_and_pages_are_put_in_order() -> None:
 def test_a_host_cell_needs_an_id() -> None:
     with pytest.raises(InvalidInput, match="no id"):
         convert.host_from_nova(Versioned(cells=[Versioned()]))
+
+
+NOTHING = InstanceNUMANetworks()
+TUNNEL = InstanceNUMANetworks(tunneled=True)
+
+
+@pytest.mark.parametrize("network_type", ["flat", "vlan"])
+def test_flat_networks_and_vlans_need_their_physical_network(network_type: str) -> None:
+    asked = requested([Network(network_type, "physnet0")])
+    assert asked == InstanceNUMANetworks(frozenset({"physnet0"}))
+
+
+@pytest.mark.parametrize("network_type", ["gre", "vxlan", "geneve"])
+def test_tunnels_need_the_tunnel(network_type: str) -> None:
+    assert requested([Network(network_type)]) == TUNNEL
+
+
+@pytest.mark.parametrize("network_type", ["local", "opflex", "", "VLAN", None])
+def test_any_other_network_needs_nothing(network_type: str | None) -> None:
+    assert requested([Network(network_type)]) == NOTHING
+    assert requested([Network(network_type, "physnet0")]) == NOTHING
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_network_whose_physical_network_is_not_told_needs_nothing(
+    name: str | None,
+) -> None:
+    assert requested([Network("vlan", name)]) == NOTHING
+
+
+def test_several_networks_are_one_request() -> None:
+    asked = requested(
+        [
+            Network("vlan", "physnet0"),
+            Network("flat", "physnet1"),
+            Network("vlan", "physnet0"),
+            Network("vxlan"),
+            Network("local"),
+        ]
+    )
+    assert asked == InstanceNUMANetworks(frozenset({"physnet0", "physnet1"}), True)

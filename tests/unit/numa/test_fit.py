@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
-from os_acc.numa.fit.search import Fit, fit_to_host
+from os_acc.numa.fit import DeviceRequest, Fit, Question, fit_to_host, ordered
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import (
+    CPUPolicy,
     InstanceNUMACell,
     InstanceNUMANetworks,
     InstanceNUMATopology,
@@ -23,7 +24,9 @@ from os_acc.objects.numa import (
     NUMAPolicy,
     NUMATopology,
 )
-from tests.unit.numa import cases, oracle
+from tests.unit.numa import cases, oracle, quirks
+from tests.unit.numa.nova_claim import fit_as_nova
+from tests.unit.numa.quirks import QUIRKS
 
 seeds = st.integers(0, 2**32)
 patient = settings(deadline=None)
@@ -197,3 +200,84 @@ def test_a_large_host_is_decided_within_the_budget(seed: int) -> None:
             assert oracle.has_networks(question, found.cells)
             assert oracle.all_served(topology, found.cells, pools, question.requests)
     assert verdicts == {True, False}
+
+
+every_quirk = pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
+
+
+@every_quirk
+def test_the_truth_is_another_than_nova_s(quirk: quirks.Quirk) -> None:
+    assert quirk.exact != quirk.nova
+    found = fit_to_host(quirk.question)
+    assert (found.cells if found.fits else None) == quirk.exact
+
+
+@every_quirk
+def test_with_the_quirk_the_answer_is_nova_s(quirk: quirks.Quirk) -> None:
+    assert fit_as_nova(quirk.question) == quirk.nova
+
+
+# -- the order of host cells: Nova's, spread or packed ------------------------------
+
+
+def cell(number: int, free: int = 8, sharing: int = 0, memory: int = 0) -> NUMACell:
+    """Return a cell with free dedicated CPUs, and ``sharing`` shared CPUs in use."""
+    return NUMACell(
+        number,
+        pcpuset=frozenset(range(8)),
+        pinned_cpus=frozenset(range(8 - free)),
+        memory=1024,
+        memory_usage=memory,
+        cpu_usage=sharing,
+    )
+
+
+HOST = (
+    cell(0, free=4, sharing=2, memory=0),
+    cell(1, free=8, sharing=3, memory=512),
+    cell(2, free=8, sharing=2, memory=256),
+    cell(3, free=2, sharing=0, memory=256),
+)
+POOLS = (DevicePool("a", 1, 2), DevicePool("b", 3, 1), DevicePool("c", 3, 2))
+REQUEST = DeviceRequest("r", 1, frozenset({"a"}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "spread", "packed"),
+    [
+        (CPUPolicy.SHARED, [3, 0, 2, 1], [1, 2, 0, 3]),
+        (CPUPolicy.DEDICATED, [2, 1, 0, 3], [3, 0, 1, 2]),
+        (CPUPolicy.MIXED, [2, 1, 0, 3], [3, 0, 1, 2]),
+    ],
+)
+def test_cpus_come_before_memory(
+    policy: CPUPolicy, spread: list[int], packed: list[int]
+) -> None:
+    guest = InstanceNUMATopology((InstanceNUMACell(cpu_policy=policy),))
+    for pack, expected in ((False, spread), (True, packed)):
+        question = Question(NUMATopology(HOST), guest, pack=pack)
+        assert [each.id for each in ordered(question)] == expected
+
+
+@pytest.mark.parametrize(
+    ("requests", "spread", "packed"),
+    [
+        ((REQUEST,), [3, 1, 0, 2], [3, 1, 2, 0]),
+        ((), [0, 2, 1, 3], [2, 0, 1, 3]),
+    ],
+)
+def test_cells_with_devices_are_for_those_who_want_some(
+    requests: tuple[DeviceRequest, ...], spread: list[int], packed: list[int]
+) -> None:
+    guest = InstanceNUMATopology((InstanceNUMACell(),))
+    for pack, expected in ((False, spread), (True, packed)):
+        question = Question(
+            NUMATopology(HOST), guest, pools=POOLS, requests=requests, pack=pack
+        )
+        assert [each.id for each in ordered(question)] == expected
+
+
+@pytest.mark.parametrize("number", [0, 4, 5])
+def test_where_there_is_no_choice_there_is_no_order(number: int) -> None:
+    guest = InstanceNUMATopology((InstanceNUMACell(),) * number)
+    assert ordered(Question(NUMATopology(HOST), guest, pools=POOLS)) == HOST

@@ -10,8 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.host.numa import read_topology
-from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.search import fit_to_host
+from os_acc.numa.fit import Question, fit_to_host
 from os_acc.objects.numa import InstanceNUMACell, InstanceNUMATopology, NUMAPolicy
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has

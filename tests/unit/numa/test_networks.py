@@ -11,9 +11,7 @@ import dataclasses
 
 import pytest
 
-from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
-from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.search import fit_to_host
+from os_acc.numa.fit import NO_NETWORKS, Question, fit_to_host, not_carried
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from os_acc.numa.affinity import Affinity, GuestCells, allows
 from os_acc.numa.nearest import ORDER
-from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
+from os_acc.numa.policies import GuestCells, allows
+from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 
 PICTURE = Path(__file__).parents[3] / "doc/source/user/numa-policies.svg"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,9 +15,7 @@ from os_acc import exception
 from os_acc.objects.device_spec import (
     DeviceTags,
     nova_claims,
-    nova_mdev_addresses,
     nova_numa_policies,
-    nova_virtual_parents,
     parse,
 )
 from os_acc.objects.numa import NUMAPolicy
@@ -340,12 +338,6 @@ def test_what_nova_would_refuse_claims_nothing_and_is_warned_of_once(
     assert claims.match(HOST[PF], NETDEVS, HOST) is None
 
 
-def test_parents_of_mediated_devices_are_pci_functions_or_virtual() -> None:
-    given_ = ["0000:3b:00.0", "mtty_mtty", "0000:AF:00.0"]
-    assert nova_mdev_addresses(given_) == {PF, CARD}
-    assert nova_virtual_parents(given_) == {"mtty_mtty"}
-
-
 # -- any input ---------------------------------------------------------------
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -388,8 +380,6 @@ def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values) -> None:
 @given(st.lists(json_like | nearly_specs.map(json.dumps)))
 def test_nova_s_values_never_raise(values) -> None:
     nova_claims(values)
-    nova_mdev_addresses(values)
-    nova_virtual_parents(values)
 
 
 # -- Nova's aliases ----------------------------------------------------------

@@ -24,10 +24,7 @@ from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose, refusal
 
 CONTROLLER = NvmeController(
     number=0,
-    serial="S",
-    model="M",
     shares_subsystem=False,
-    is_vf=False,
     formats=True,
     manages=True,
     unallocated=0,
@@ -63,8 +60,6 @@ def with_controller(**changes: bool) -> NvmeDevice:
 def test_a_controller_is_parsed() -> None:
     found = NvmeController.parse(
         page(
-            (4, b"S64HNE0R500001      "),
-            (24, b"MODEL" + b" " * 35),
             (76, b"\x02"),
             (78, b"\x05\x01"),
             (256, struct.pack("<H", 1 << 1 | 1 << 7)),
@@ -75,10 +70,7 @@ def test_a_controller_is_parsed() -> None:
     )
     assert found == NvmeController(
         number=0x105,
-        serial="S64HNE0R500001",
-        model="MODEL",
         shares_subsystem=True,
-        is_vf=False,
         formats=True,
         manages=False,
         unallocated=0,
@@ -148,7 +140,7 @@ def test_nonsense_is_rejected(data: bytes) -> None:
 
 def test_the_state_of_a_sanitize_operation_is_parsed() -> None:
     running = SanitizeStatus.parse(page((0, b"\x00\x40\x02\x00\x04"), size=512))
-    assert (running.is_running, running.progress, running.action) == (True, 0.25, 4)
+    assert (running.is_running, running.progress) == (True, 0.25)
     done = SanitizeStatus.parse(page((0, b"\xff\xff\x01\x01"), size=512))
     assert (done.state, done.is_erased) == (SanitizeState.COMPLETED, True)
     assert SanitizeStatus.parse(page((2, b"\x07"), size=512)).state is None

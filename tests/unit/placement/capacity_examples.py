@@ -9,10 +9,9 @@ import dataclasses
 from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import Region
-from os_acc.placement import region_traits
+from os_acc.placement import device_traits
 from os_acc.testing import uuid_of
 from tests.unit import leases
 
@@ -54,7 +53,7 @@ def region(number: int, holds: str) -> Provider:
     found = Region(at, identity, 0, uuid_of(73), holds, (at,))
     device = dataclasses.replace(made.device, region=found)
     return dataclasses.replace(
-        made, device=region_traits.described(device, RecordedState())
+        made, device=device_traits.described(device, RecordedState())
     )
 
 
@@ -75,7 +74,7 @@ def lease(
     )
 
 
-class Ledger:
+class RecordedNames:
     """The record of published names, as in the store."""
 
     def __init__(self, initial: PublishedNames = NO_NAMES) -> None:

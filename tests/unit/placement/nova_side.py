@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from os_acc.testing import provider_tree
+from os_acc.testing.nova import FakeProviderTree
 
 #: A resource class and traits of Nova or its operators.
 FOREIGN_CLASS, FOREIGN_TRAITS = "CUSTOM_WIDGET", {"CUSTOM_RACK_7", "HW_CPU_X86_VMX"}
@@ -20,7 +20,7 @@ class Nova:
 
     def __init__(self, name: str = "node1") -> None:
         self.name = name
-        self.known = provider_tree.FakeProviderTree()
+        self.known = FakeProviderTree()
         self.known.new_root(name, NODE, generation=5)
         self.known.new_child(f"{name}_pci_0000_81_00_0", name, NEIGHBOUR, generation=2)
         self.known.new_root("shared_disk", SHARED, generation=9)

@@ -19,7 +19,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.placement import options
+from os_acc.placement import client
 from os_acc.testing.test_host import config_of
 from tests.unit import keystone_double
 
@@ -95,7 +95,9 @@ class Double:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = self._server.serve_forever
+        # The end of a server waits for the end of its interval.
+        threading.Thread(target=serve, args=(0.01,), daemon=True).start()
 
     def end(self) -> None:
         """Stop the server."""
@@ -110,7 +112,7 @@ class Double:
     def config(self, **values: object) -> cfg.ConfigOpts:
         """Return a configuration with the address of the server."""
         conf = config_of()
-        options.register(conf)
+        client.register(conf)
         about = {
             "auth_type": "none",
             "endpoint_override": self.url,
@@ -119,7 +121,7 @@ class Double:
             **values,
         }
         for name, value in about.items():
-            conf.set_override(name, value, group=options.GROUP.name)
+            conf.set_override(name, value, group=client.GROUP.name)
         return conf
 
     def trouble(

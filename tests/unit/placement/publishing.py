@@ -11,7 +11,7 @@ from os_acc.objects import naming
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import Publisher, SyncResult
 from tests.unit.placement import capacity_examples
-from tests.unit.placement.capacity_examples import CLASS, Ledger
+from tests.unit.placement.capacity_examples import CLASS, RecordedNames
 
 
 def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
@@ -29,16 +29,16 @@ ONE, TWO = capacity(1), capacity(2)
 class Service:
     """A service that publishes, with its record."""
 
-    def __init__(self, double, ledger=None, named=(), client=None, **values):
-        self.ledger = ledger or Ledger()
+    def __init__(self, double, record=None, named=(), client=None, **values):
+        self.record = record or RecordedNames()
         conf = double.config(**values)
         self.publisher = Publisher(conf, "node1", client, named=named)
 
     def sync(self, *wanted, seconds=120.0) -> SyncResult:
-        return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
+        return self.publisher.sync(wanted, self.record, time.monotonic() + seconds)
 
     def plan(self, *wanted):
-        values = self.ledger.published_names()
+        values = self.record.published_names()
         return self.publisher.difference(wanted, values, time.monotonic() + 120.0)
 
 

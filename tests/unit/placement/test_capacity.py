@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.placement.capacity import Units, capacities
 from os_acc.testing import uuid_of
 from tests.unit.placement.capacity_examples import (

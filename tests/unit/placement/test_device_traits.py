@@ -9,7 +9,8 @@ import dataclasses
 import pytest
 
 from os_acc.objects.device import Device
-from os_acc.placement import cell_traits, region_traits
+from os_acc.objects.records import RecordedState
+from os_acc.placement import device_traits
 from os_acc.testing import uuid_of
 from tests.unit.placement import capacity_examples
 
@@ -51,8 +52,8 @@ def device(*nodes: int | None, own: int | None = None) -> Device:
     ],
 )
 def test_the_cells_of_the_accelerators_are_added(given: Device, cells: set[int]):
-    traits = cell_traits.described(given).traits
-    assert cell_traits.cells_of(traits) == cells
+    traits = device_traits.described(given, RecordedState()).traits
+    assert device_traits.cells_of(traits) == cells
     assert traits - {"CUSTOM_GOLD"} == {f"CUSTOM_NUMA_CELL_{cell}" for cell in cells}
 
 
@@ -68,7 +69,7 @@ def test_the_cells_of_the_accelerators_are_added(given: Device, cells: set[int])
     ],
 )
 def test_no_other_trait_names_a_cell(trait: str):
-    assert cell_traits.cells_of({trait}) == frozenset()
+    assert device_traits.cells_of({trait}) == frozenset()
 
 
 # -- regions -------------------------------------------------------------------
@@ -78,10 +79,10 @@ def test_no_other_trait_names_a_cell(trait: str):
     ("takes", "holds", "ours"),
     [
         pytest.param(
-            ANY, ANY, {FUNCTION, CYBORGS, region_traits.PROGRAMMABLE}, id="both"
+            ANY, ANY, {FUNCTION, CYBORGS, device_traits.PROGRAMMABLE}, id="both"
         ),
         pytest.param(
-            ANY, None, {FUNCTION, CYBORGS, region_traits.PROGRAMMABLE}, id="silent"
+            ANY, None, {FUNCTION, CYBORGS, device_traits.PROGRAMMABLE}, id="silent"
         ),
         pytest.param(None, ANY, {FUNCTION, CYBORGS}, id="fixed"),
         pytest.param(None, None, set(), id="fixed-and-silent"),
@@ -92,12 +93,12 @@ def test_only_what_can_be_said_of_a_region_is_ours_without_a_record(takes, holds
     assert device.region is not None
     found = dataclasses.replace(device.region, interface_id=takes, function_id=holds)
     device = dataclasses.replace(device, region=found)
-    traits = {FUNCTION, CYBORGS, region_traits.PROGRAMMABLE} | OTHERS
-    assert region_traits.published_of(device, traits) == ours
+    traits = {FUNCTION, CYBORGS, device_traits.PROGRAMMABLE} | OTHERS
+    assert device_traits.published_of(device, traits) == ours
 
 
 def test_of_what_is_no_region_nothing_is():
     device = capacity_examples.provider(1, capacity_examples.handle(1)).device
-    assert not region_traits.published_of(
-        device, {FUNCTION, region_traits.PROGRAMMABLE}
+    assert not device_traits.published_of(
+        device, {FUNCTION, device_traits.PROGRAMMABLE}
     )

@@ -13,13 +13,19 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.device import CardProvider
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.testing import provider_tree, uuid_of
+from os_acc.testing import uuid_of
+from os_acc.testing.nova import FakeProviderTree
 from tests.unit.invalid_values import WRONG, is_told
-from tests.unit.placement.capacity_examples import CLASS, OTHER_CLASS, Ledger, provider
+from tests.unit.placement.capacity_examples import (
+    CLASS,
+    OTHER_CLASS,
+    RecordedNames,
+    provider,
+)
 from tests.unit.placement.nova_side import FOREIGN_CLASS, NEIGHBOUR, NODE, Nova
 
 CARD, LOST = uuid_of(1), uuid_of(7)
@@ -34,15 +40,15 @@ def nova():
 class Service:
     """A writer with its record."""
 
-    def __init__(self, ledger=None):
-        self.ledger = ledger or Ledger()
-        self.memory = published.PublishedCache(self.ledger.published_names())
+    def __init__(self, record=None):
+        self.record = record or RecordedNames()
+        self.memory = published.PublishedCache(self.record.published_names())
         self._writer = TreeWriter("node1", self.memory)
 
     def write(self, tree, node, wanted):
         """Record the discovered providers, then write the tree."""
         self.memory.record(
-            [each.provider for each in wanted if each.provider], self.ledger
+            [each.provider for each in wanted if each.provider], self.record
         )
         self._writer.write(tree, node, wanted)
 
@@ -111,9 +117,9 @@ def test_the_same_again_changes_nothing_and_calls_nothing(nova, writer, monkeypa
     wanted = [capacity(1), capacity(2, traits=())]
     nova.cycle(writes(writer, *wanted))
     for name in ("new_child", "update_inventory", "add_traits", "remove_traits"):
-        monkeypatch.setattr(provider_tree.FakeProviderTree, name, None)
+        monkeypatch.setattr(FakeProviderTree, name, None)
     nova.cycle(writes(writer, *wanted))
-    nova.cycle(writes(Service(writer.ledger), *wanted))
+    nova.cycle(writes(Service(writer.record), *wanted))
 
 
 # -- unchanged providers ---------------------------------------------------------
@@ -208,7 +214,7 @@ def test_a_trait_that_does_not_hold_any_more_goes_until_it_has_gone(nova, writer
 def test_a_restart_forgets_neither_whose_a_trait_is_nor_that_it_has_to_go(nova, writer):
     nova.cycle(writes(writer, capacity()))
     nova.known.add_traits(CARD, "CUSTOM_GOLD")
-    nova.cycle(writes(Service(writer.ledger), capacity(traits=())))
+    nova.cycle(writes(Service(writer.record), capacity(traits=())))
     assert nova.known.data(CARD).traits == {"CUSTOM_GOLD"}
 
 
@@ -228,7 +234,7 @@ def test_a_removed_trait_that_comes_back_is_foreign(nova, writer):
     nova.cycle(writes(writer, capacity()))
     # Publishing through Placement's API has removed the trait.
     trait = frozenset({PlacementName(NameKind.TRAIT, "CUSTOM_FAST")})
-    writer.memory.above(writer.ledger).change_published_names(
+    writer.memory.above(writer.record).change_published_names(
         NO_NAMES, PublishedNames({CARD: trait})
     )
     # The operator has added the trait again, so it is the operator's.
@@ -345,7 +351,7 @@ def restless():
 
 @pytest.mark.usefixtures("restless")
 def test_threads_may_write_into_one_tree(writer, caplog):
-    tree = provider_tree.FakeProviderTree()
+    tree = FakeProviderTree()
     tree.new_root("node1", NODE)
     wanted = [capacity(number) for number in range(1, 32)]
     failed, together = [], threading.Barrier(8)

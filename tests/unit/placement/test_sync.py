@@ -240,7 +240,7 @@ def test_what_was_begun_goes_on_after_a_restart(double, service):
     ):
         service.sync(ONE, TWO)
     double._troubles.clear()
-    assert Service(double, service.ledger).sync(ONE, TWO).refused == ()
+    assert Service(double, service.record).sync(ONE, TWO).refused == ()
     assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
 
 
@@ -273,9 +273,9 @@ def test_what_another_service_has_just_made_is_in_no_other_tree(double, service)
     class Late(Client):
         def tree(self, root, deadline):
             found = super().tree(root, deadline)
-            Service(double, service.ledger).sync(ONE)
+            Service(double, service.record).sync(ONE)
             return found
 
-    late = Service(double, service.ledger, client=Late(double.config()))
+    late = Service(double, service.record, client=Late(double.config()))
     assert late.sync(ONE).refused == ()
     assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4

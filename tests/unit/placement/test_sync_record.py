@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from os_acc import exception
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement.api_tree import KEPT_SECONDS
 from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import uuid_of
@@ -22,29 +22,29 @@ from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 def test_a_name_is_recorded_before_it_is_published(double, service):
     seen = []
-    keep = service.ledger.change_published_names
+    keep = service.record.change_published_names
 
     def change(added, removed=NO_NAMES):
         seen.append((bool(added.assigned), list(double.writes())))
         keep(added, removed)
 
-    service.ledger.change_published_names = change
+    service.record.change_published_names = change
     service.sync(ONE)
     assert seen[0] == (True, [])
     trait = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
-    assert trait in service.ledger.published_names().of(ONE.uuid)
-    assert trait in service.ledger.published_names().created
+    assert trait in service.record.published_names().of(ONE.uuid)
+    assert trait in service.record.published_names().created
 
 
 def test_a_withdrawn_name_is_removed_from_the_record(double, service):
     service.sync(ONE, TWO)
     service.sync(capacity(1, traits=()))
-    assert service.ledger.published_names() == PublishedNames(
+    assert service.record.published_names() == PublishedNames(
         {ONE.uuid: frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)})},
         frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)}),
     )
     service.sync()
-    assert not service.ledger.published_names()
+    assert not service.record.published_names()
     assert double.providers.keys() == {NODE}
     assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
 
@@ -94,7 +94,7 @@ def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
         service.sync(ONE)
     double._troubles.clear()
     double.traits.add("CUSTOM_FAST")
-    after = Service(double, service.ledger)
+    after = Service(double, service.record)
     assert after.sync(ONE).refused == ()
     after.sync()
     assert "CUSTOM_FAST" in double.traits
@@ -108,7 +108,7 @@ def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
     ):
         service.sync(ONE)
     double._troubles.clear()
-    Service(double, service.ledger).sync()
+    Service(double, service.record).sync()
     assert "CUSTOM_FAST" not in double.traits
     assert CLASS not in double.classes
 
@@ -129,19 +129,19 @@ def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
     service.sync(*without)
     assert "CUSTOM_FAST" in double.traits
     # The next run and the next command read that from the record.
-    for each in (service, Service(double, service.ledger)):
+    for each in (service, Service(double, service.record)):
         each.sync(*without)
         assert each.sync(*without) == SyncResult((), (), reads=1, writes=0)
         assert each.plan(*without).steps == ()
     double.providers[NODE].traits.clear()
     assert service.sync(*without).writes == 0
     clock.pass_by(KEPT_SECONDS)
-    found = Service(double, service.ledger).sync(*without)
+    found = Service(double, service.record).sync(*without)
     assert [str(each) for each in found.done] == [
         "delete trait CUSTOM_FAST, unless others use it"
     ]
     assert "CUSTOM_FAST" not in double.traits
-    assert service.ledger.published_names().in_use_at == {}
+    assert service.record.published_names().in_use_at == {}
 
 
 def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(

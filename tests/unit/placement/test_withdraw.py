@@ -8,7 +8,7 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
-from os_acc.store import readonly
+from os_acc.store import snapshot
 from os_acc.testing import instance, uuid_of
 from tests.unit.placement.nova_side import NODE, Nova
 from tests.unit.store.store_files import execute, file_in
@@ -165,8 +165,8 @@ def test_reading_starts_neither_plugins_nor_a_scan(bench, failed, monkeypatch):
     def fail(*_arguments: object, **_options: object) -> None:
         raise AssertionError("the host was read")
 
-    for name in ("plugins.load", "discovery.discover", "client.Helper"):
+    for name in ("loader.load", "discovery.discover", "client.Helper"):
         module, _, attribute = name.partition(".")
         monkeypatch.setattr(getattr(service, module), attribute, fail)
     assert list(os_acc.recorded(failed)) == [uuid_of(1)]
-    assert readonly.read(bench.state_path).leases
+    assert snapshot.read(bench.state_path).leases

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from stevedore import ExtensionManager, _cache
 
-from os_acc import conf, plugins
-from os_acc.plugins import entry_points
+from os_acc import conf
+from os_acc.plugins import loader
 from os_acc.testing import TestHost
 from tests.unit import acme
 from tests.unit.cmd.console import Console
@@ -91,12 +91,12 @@ def test_devices_of_a_plugin_wait_until_its_name_is_unique_again(
 def test_the_options_of_an_ambiguous_plugin_are_those_of_none(install: Install) -> None:
     install("acme-one", acme=ACME)
     install("acme-two", acme="tests.unit.acme:Rival")
-    assert "os_acc_acme" not in dict(plugins.list_opts())
+    assert "os_acc_acme" not in dict(loader.list_opts())
 
 
 def test_a_distribution_is_named_with_its_version(install: Install) -> None:
     install("acme-one", "1.2", acme=ACME)
-    (found,) = entry_points.installed(["acme"])
+    (found,) = loader.installed(["acme"])
     assert (found.conflict, found.sources) == ("", ("acme-one 1.2",))
 
 
@@ -119,7 +119,7 @@ def test_a_plugin_that_is_not_enabled_is_not_imported(
 def test_an_enabled_plugin_that_hangs_costs_its_options_alone(
     install: Install, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "_LOAD_SECONDS", 0.2)
+    monkeypatch.setattr(loader, "_LOAD_SECONDS", 0.2)
     install("acme", acme=f"{HANGS}:Acme", other=ACME)
     assert {"os_acc_other", "os_acc"} <= {
         group if isinstance(group, str) else group.name for group, _ in conf.list_opts()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from os_acc import plugins
+from os_acc.plugins import loader
 
 TOP = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((TOP / "examples").glob("*/pyproject.toml"))
@@ -158,12 +158,12 @@ def test_the_tests_of_an_example_pass(installed, tmp_path):
 
 def test_an_example_is_found_by_its_entry_point(installed):
     program = (
-        "from os_acc import plugins\n"
-        "for group, options in plugins.list_opts():\n"
+        "from os_acc.plugins import loader\n"
+        "for group, options in loader.list_opts():\n"
         "    print(group, *(option.name for option in options))\n"
     )
     output = installed.run("-c", program)
-    for name in project_of(installed.source)["entry-points"][plugins.NAMESPACE]:
+    for name in project_of(installed.source)["entry-points"][loader.NAMESPACE]:
         assert f"os_acc_{name} " in output
 
 
@@ -196,8 +196,8 @@ def test_an_example_can_be_installed_without_its_backend(project, tmp_path):
     (found,) = metadata.distributions(path=[str(tmp_path)])
     settings = project_of(project.parent)
     assert found.requires == settings["dependencies"]
-    names = {each.name for each in found.entry_points.select(group=plugins.NAMESPACE)}
-    assert names == set(settings["entry-points"][plugins.NAMESPACE])
+    names = {each.name for each in found.entry_points.select(group=loader.NAMESPACE)}
+    assert names == set(settings["entry-points"][loader.NAMESPACE])
 
 
 def test_the_examples_are_not_in_the_wheel():

@@ -8,7 +8,7 @@ import pytest
 
 from os_acc.objects import qat
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.plugins import families
+from os_acc.plugins import pci
 
 ACCELERATOR, NVME, ETHERNET, DISPLAY = 0x120000, 0x010802, 0x020000, 0x030200
 
@@ -46,7 +46,7 @@ def function(vendor: int, product: int, class_code: int) -> PciFunction:
     ],
 )
 def test_a_family_has_its_class_and_traits(vendor, product, class_code, kind, traits):
-    found = families.family_of(function(vendor, product, class_code))
+    found = pci.family_of(function(vendor, product, class_code))
     assert found.kind == kind
     assert traits <= found.traits
     assert all(each.startswith("CUSTOM_") for each in found.traits)
@@ -74,7 +74,7 @@ def test_a_family_has_its_class_and_traits(vendor, product, class_code, kind, tr
 def test_other_devices_have_a_class_by_vendor_or_class_code(
     vendor, product, class_code, kind
 ):
-    found = families.family_of(function(vendor, product, class_code))
+    found = pci.family_of(function(vendor, product, class_code))
     assert (found.kind, found.traits) == (kind, frozenset())
 
 
@@ -82,7 +82,7 @@ def test_each_quickassist_pf_and_vf_is_known():
     """drivers/crypto/intel/qat: PF and VF of ten kinds."""
     assert len(qat.IDS) == 2 * len(qat.PFS) == 20
     for vendor, product in qat.IDS:
-        assert families.family_of(function(vendor, product, 0x0B4000)).kind == "QAT"
+        assert pci.family_of(function(vendor, product, 0x0B4000)).kind == "QAT"
     assert {product for _, product in qat.CONFIGURABLE} == {
         *(0x4940, 0x4942, 0x4944, 0x4946, 0x4948)
     }
@@ -91,12 +91,12 @@ def test_each_quickassist_pf_and_vf_is_known():
 @pytest.mark.parametrize("class_code", [NVME, 0x010400, 0x010601, 0x010700])
 @pytest.mark.parametrize("vendor", [0x144D, 0x1BD4, 0x10EE, 0x1172], ids=hex)
 def test_mass_storage_keeps_the_data_of_a_guest(vendor, class_code):
-    assert families.family_of(function(vendor, 0x1001, class_code)).keeps_data
-    assert not families.family_of(function(vendor, 0x1001, DISPLAY)).keeps_data
+    assert pci.family_of(function(vendor, 0x1001, class_code)).keeps_data
+    assert not pci.family_of(function(vendor, 0x1001, DISPLAY)).keeps_data
 
 
 @pytest.mark.parametrize("class_code", [0x050100, 0x050200])
 @pytest.mark.parametrize("vendor", [0x144D, 0x10EE, 0x1172], ids=hex)
 def test_flash_and_cxl_memory_keep_the_data_of_a_guest(vendor, class_code):
-    assert families.family_of(function(vendor, 0x1001, class_code)).keeps_data
-    assert not families.family_of(function(vendor, 0x1001, 0x058000)).keeps_data
+    assert pci.family_of(function(vendor, 0x1001, class_code)).keeps_data
+    assert not pci.family_of(function(vendor, 0x1001, 0x058000)).keeps_data

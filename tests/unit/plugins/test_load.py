@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-from os_acc import conf, exception, plugins
+from os_acc import conf, exception
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
-from os_acc.plugins import base
+from os_acc.plugins import base, loader
 from os_acc.testing import hosts, instance, request, uuid_of
 from tests.unit import acme
 
@@ -55,13 +55,13 @@ def test_a_plugin_has_options_of_its_own(make_bench, install_plugins):
     install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     config = bench.config()
-    loaded = plugins.load(config, "/", ())
+    loaded = loader.load(config, "/", ())
     (plugin,) = [each for each in loaded.loaded if each.name == "acme"]
     assert plugin.conf.vendor == acme.XILINX
     config.set_override("vendor", 0x10DE, group="os_acc_acme")
     assert plugin.conf.vendor == 0x10DE
     # Loading plugins again, as initialize(reset=True) does, is no conflict.
-    assert len(plugins.load(config, "/", ()).loaded) == 2
+    assert len(loader.load(config, "/", ()).loaded) == 2
 
 
 def test_options_are_in_the_sample_configuration(install_plugins):
@@ -115,7 +115,7 @@ def test_a_plugin_for_the_contract_before_a_major_version_is_never_called(
     monkeypatch.setattr(base, "CONTRACT_VERSION", (2, 0))
     monkeypatch.setattr(acme.Acme, "contract_version", version)
     install_plugins(acme="tests.unit.acme:Acme")
-    found = plugins.load(bench.config(), "/", ["acme"])
+    found = loader.load(bench.config(), "/", ["acme"])
     assert [each.name for each in found.loaded] == ([] if reason else ["acme"])
     assert [each.reason for each in found.set_aside] == ([reason] if reason else [])
 

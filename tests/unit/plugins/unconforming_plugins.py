@@ -19,7 +19,7 @@ from typing import ClassVar
 from os_acc.plugins import base
 from os_acc.privsep import kernel
 from os_acc.testing import AttributeSpec, FunctionSpec, SriovSpec, hosts
-from os_acc.testing.attribute_specs import keep
+from os_acc.testing.device_specs import keep
 from tests.unit import acme
 
 HERE = "tests.unit.plugins.unconforming_plugins"

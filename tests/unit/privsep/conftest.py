@@ -9,7 +9,7 @@ import pytest
 
 from os_acc.privsep import kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.unit.fpga_host import FpgaHost
 from tests.unit.privsep.nvme_drives import DATA, OTHER_VF, PF, VF
 

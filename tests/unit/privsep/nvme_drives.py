@@ -10,11 +10,12 @@ from pathlib import Path
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
-from os_acc.privsep.nvme import notes
+from os_acc.privsep import functions, kernel, record
+from os_acc.privsep.kernel import LOCKS
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.specs import nvme
 
 DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)
@@ -44,11 +45,11 @@ def kernel_with(
 
 
 def is_marked(fake: FakeKernel, address: PciAddress) -> bool:
-    return os.path.exists(fake.path(notes.MARKS, str(address)))
+    return os.path.exists(fake.path(MARKS, str(address)))
 
 
 def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
-    os.makedirs(kernel.current.path(worker.LOCKS), exist_ok=True)
+    os.makedirs(kernel.current.path(LOCKS), exist_ok=True)
     identity = functions.identity(function)
     assert identity is not None
     found = record.present(function, identity, lease, FunctionUse.HOST)

@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from os_acc.privsep import binding, fpga, holders, qat, sriov, xrt
-from os_acc.privsep.functions import is_driver_name
+from os_acc.privsep import binding, claims, fpga, holders, qat, sriov, xrt
 from os_acc.privsep.outcome import Outcome
+from os_acc.privsep.request import is_driver_name
 
 LEASE = "77777777-7777-4777-8777-77777777abcd"
 PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)
@@ -86,11 +86,11 @@ def reserve(
     use="host",
     instead_of="",
 ):
-    return binding.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
+    return claims.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
 
 
 def forget(places=(PLACE,), epoch=EPOCH, milliseconds=SECOND, lease=LEASE):
-    return binding.forget(places, epoch, milliseconds, lease)
+    return claims.forget(places, epoch, milliseconds, lease)
 
 
 def give_back(

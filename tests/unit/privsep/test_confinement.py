@@ -14,6 +14,7 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, comm
 
 from os_acc import privsep
+from os_acc.privsep import root_process
 from os_acc.testing import FakeKernel, hosts
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, connected
 
@@ -75,19 +76,17 @@ def may_confine() -> bool:
 
 
 @pytest.mark.parametrize("context", ["base", "inspect", "image"])
-@pytest.mark.parametrize(
-    "name", ["antigravity.x", "this.s", "idlelib.run.main", "no_such_module.x"]
-)
 def test_a_module_that_is_not_loaded_is_not_imported(
-    helper: Callable[[str], HostileClient], marker: Path, context: str, name: str
+    helper: Callable[[str], HostileClient], marker: Path, context: str
 ):
     client = helper(context)
-    kind, error, arguments, *_ = client.call(name)
-    assert client.ask(PING) == (2,)
+    for name in ("antigravity.x", "this.s", "idlelib.run.main", "no_such_module.x"):
+        kind, error, arguments, *_ = client.call(name)
+        assert client.ask(PING) == (2,)
+        assert (kind, error) == (REFUSED, "builtins.ImportError"), name
+        assert "is not loaded" in arguments[0], name
     client.end()
     assert not marker.exists()
-    assert (kind, error) == (REFUSED, "builtins.ImportError")
-    assert "is not loaded" in arguments[0]
 
 
 def test_a_step_of_a_vendor_has_what_its_context_preloads(
@@ -151,7 +150,7 @@ def configured() -> Iterator[None]:
 def test_a_configuration_takes_capabilities_away_and_adds_none(configured: None):
     reading, writing = socket.socketpair()
     with reading, writing:
-        daemon = privsep.Daemon(comm.ServerChannel(reading), privsep.inspect)
+        daemon = root_process.Daemon(comm.ServerChannel(reading), privsep.inspect)
     # CAP_SETPCAP is dropped once the bounding set has been reduced.
     own = {capabilities.CAP_SETPCAP} if may_confine() else set()
     assert daemon.caps == {capabilities.CAP_SYS_PTRACE} | own

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, disks, functions, record
+from os_acc.privsep import binding, functions, record
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.specs import ClassDeviceSpec
 
 DRIVE, HBA = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x3B, 0, 0)
@@ -100,7 +100,7 @@ def test_a_disk_that_a_kernel_client_has_open_keeps_its_driver(
 ) -> None:
     kernel.claim(client_of)
     before = kernel.writes()
-    refused = CallResult(Outcome.IN_USE, errno.EBUSY, disks.STEP, disk)
+    refused = CallResult(Outcome.IN_USE, errno.EBUSY, functions.DISK, disk)
     assert take(kernel, address)[0] == refused
     assert (kernel.writes(), kernel.lost()) == (before, ())
     assert not record.exists(address)
@@ -115,7 +115,9 @@ def test_no_function_is_changed_before_the_disks_of_all_are_claimed(
     kernel.claim("sdl", "an LIO target")
     before = kernel.writes()
     found = dict(zip(order, take(kernel, *order), strict=True))
-    assert found[SECOND] == CallResult(Outcome.IN_USE, errno.EBUSY, disks.STEP, "sdl")
+    assert found[SECOND] == CallResult(
+        Outcome.IN_USE, errno.EBUSY, functions.DISK, "sdl"
+    )
     assert found[HBA].outcome == Outcome.UNREACHED
     assert kernel.writes() == before
     assert not record.exists(HBA)
@@ -155,7 +157,7 @@ def test_a_node_that_root_cannot_open_counts_as_in_use(
 
     monkeypatch.setattr(kernel, "open_disk", refuse)
     (found,) = take(kernel, DRIVE)
-    assert found == CallResult(Outcome.UNSURE, errno.EACCES, disks.STEP, "nvme1n1")
+    assert found == CallResult(Outcome.UNSURE, errno.EACCES, functions.DISK, "nvme1n1")
 
 
 def test_a_function_on_its_driver_is_not_touched(kernel: FakeKernel) -> None:
@@ -188,6 +190,6 @@ def test_a_release_keeps_a_disk_that_the_host_took_meanwhile(
         kernel.group(str(DRIVE)), (target,), 2, 30_000, False, LEASE
     )
     assert CallResult(*found) == CallResult(
-        Outcome.IN_USE, errno.EBUSY, disks.STEP, "nvme1n1"
+        Outcome.IN_USE, errno.EBUSY, functions.DISK, "nvme1n1"
     )
     assert (kernel.writes(), kernel.lost()) == (before, ())

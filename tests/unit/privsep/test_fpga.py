@@ -196,7 +196,7 @@ def test_a_report_that_cannot_be_read_hides_no_failure(
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     host.kernel.fail_programming(CARD, "reconfig CRC error")
-    monkeypatch.setattr("os_acc.privsep.dfl.status", unreadable)
+    monkeypatch.setattr("os_acc.privsep.fpga._status", unreadable)
     assert host.program() == CallResult(Outcome.REFUSED, errno.EIO, "programming")
 
 

@@ -16,10 +16,9 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import conf
-from os_acc.bitstreams import shared_options
-from os_acc.objects.digest import Digest
+from os_acc.bitstreams import options
+from os_acc.objects.bitstream import Digest
 from os_acc.privsep import images
-from os_acc.privsep.images import Images
 from os_acc.privsep.outcome import CallRefused, CallResult
 
 DATA = b"what is to be programmed" * 100
@@ -27,23 +26,24 @@ DIGEST = Digest("sha512", hashlib.sha512(DATA).hexdigest())
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(images, "directory", lambda: str(tmp_path))
     (tmp_path / DIGEST.file_name).write_bytes(DATA)
     return tmp_path
 
 
-def sealed(cache: Path, digest: Digest = DIGEST, seconds: float = 60):
-    return Images(str(cache)).sealed(digest, time.monotonic() + seconds)
+def sealed(digest: Digest = DIGEST, seconds: float = 60):
+    return images.sealed(digest, time.monotonic() + seconds)
 
 
-def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> CallResult:
-    with pytest.raises(CallRefused) as caught, sealed(cache, digest, seconds):
+def unfit(digest: Digest = DIGEST, seconds: float = 60) -> CallResult:
+    with pytest.raises(CallRefused) as caught, sealed(digest, seconds):
         raise AssertionError("it was taken")
     return caught.value.result
 
 
 def test_what_was_hashed_is_what_is_held(cache: Path):
-    with sealed(cache) as image:
+    with sealed() as image:
         # Later changes of the file make no difference.
         (cache / DIGEST.file_name).write_bytes(b"something else")
         assert image.size == len(DATA)
@@ -54,7 +54,7 @@ def test_a_file_of_many_pieces_is_held_whole(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(images, "_CHUNK", 7)
-    with sealed(cache) as image:
+    with sealed() as image:
         assert os.pread(image.fd, image.size + 1, 0) == DATA
 
 
@@ -66,13 +66,13 @@ def test_no_piece_of_a_file_is_believed(
     altered = bytearray(DATA)
     altered[place] ^= 1
     (cache / DIGEST.file_name).write_bytes(altered)
-    error = unfit(cache)
+    error = unfit()
     assert (error.errno, error.step) == (errno.EBADMSG, "digest")
     assert error.observed == hashlib.sha512(altered).hexdigest()
 
 
 def test_nobody_can_change_it(cache: Path):
-    with sealed(cache) as image:
+    with sealed() as image:
         for change in (
             lambda fd: os.pwrite(fd, b"x", 0),
             lambda fd: os.ftruncate(fd, 0),
@@ -118,7 +118,7 @@ def test_a_kernel_that_is_not_ready_to_seal_is_asked_again(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     BusyKernel(monkeypatch, seconds=1)
-    with Images(str(cache)).sealed(DIGEST, 60) as image:
+    with images.sealed(DIGEST, 60) as image:
         assert os.pread(image.fd, image.size, 0) == DATA
         with pytest.raises(PermissionError):
             os.pwrite(image.fd, b"x", 0)
@@ -128,7 +128,7 @@ def test_what_cannot_be_sealed_in_time_is_not_programmed(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     BusyKernel(monkeypatch, seconds=61)
-    with pytest.raises(CallRefused) as caught, Images(str(cache)).sealed(DIGEST, 60):
+    with pytest.raises(CallRefused) as caught, images.sealed(DIGEST, 60):
         raise AssertionError("it was taken")
     assert (caught.value.result.errno, caught.value.result.step) == (
         errno.EBUSY,
@@ -137,7 +137,7 @@ def test_what_cannot_be_sealed_in_time_is_not_programmed(
 
 
 def test_it_is_given_up_after_use(cache: Path):
-    with sealed(cache) as image:
+    with sealed() as image:
         pass
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(image.fd)
@@ -145,7 +145,7 @@ def test_it_is_given_up_after_use(cache: Path):
 
 def test_a_name_under_another_algorithm_is_another_file(cache: Path):
     other = Digest("sha256", hashlib.sha256(DATA).hexdigest())
-    assert (unfit(cache, other).errno, unfit(cache, other).step) == (
+    assert (unfit(other).errno, unfit(other).step) == (
         errno.ENOENT,
         "image",
     )
@@ -154,19 +154,21 @@ def test_a_name_under_another_algorithm_is_another_file(cache: Path):
 def test_links_are_not_followed(cache: Path, tmp_path: Path):
     (cache / DIGEST.file_name).rename(cache / "elsewhere")
     (cache / DIGEST.file_name).symlink_to(cache / "elsewhere")
-    assert unfit(cache).errno == errno.ELOOP
+    assert unfit().errno == errno.ELOOP
 
 
-def test_the_directory_is_no_link_either(cache: Path, tmp_path: Path):
-    (tmp_path / "link").symlink_to(cache, target_is_directory=True)
-    assert unfit(tmp_path / "link").errno == errno.ENOTDIR
+def test_the_directory_is_no_link_either(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    link = cache / "link"
+    link.symlink_to(cache, target_is_directory=True)
+    monkeypatch.setattr(images, "directory", lambda: str(link))
+    assert unfit().errno == errno.ENOTDIR
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_makes_nobody_wait(cache: Path, make):
     (cache / DIGEST.file_name).unlink()
     make(cache / DIGEST.file_name)
-    error = unfit(cache)
+    error = unfit()
     assert (error.errno, error.step) == (errno.EINVAL, "image")
 
 
@@ -174,15 +176,15 @@ def test_an_image_has_a_size_that_memory_can_hold(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(images, "SIZE_LIMIT", len(DATA))
-    with sealed(cache):
+    with sealed():
         pass
     monkeypatch.setattr(images, "SIZE_LIMIT", len(DATA) - 1)
-    error = unfit(cache)
+    error = unfit()
     assert (error.errno, error.step) == (errno.EFBIG, "image")
 
 
 def test_it_is_not_read_for_longer_than_there_is_time(cache: Path):
-    assert unfit(cache, seconds=0).errno == errno.ETIMEDOUT
+    assert unfit(seconds=0).errno == errno.ETIMEDOUT
 
 
 def test_a_host_without_memory_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch):
@@ -190,7 +192,7 @@ def test_a_host_without_memory_is_told(cache: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOMEM, "none left")
 
     monkeypatch.setattr(os, "memfd_create", memfd_create)
-    assert unfit(cache).errno == errno.ENOMEM
+    assert unfit().errno == errno.ENOMEM
 
 
 @pytest.fixture
@@ -207,17 +209,17 @@ def configured(tmp_path: Path):
 
 def test_the_helper_knows_the_directory_by_itself(configured, tmp_path: Path):
     configured(str(tmp_path))
-    assert Images().directory() == f"{tmp_path}/bitstreams"
+    assert images.directory() == f"{tmp_path}/bitstreams"
 
 
 @pytest.mark.parametrize("text", ["", "relative/path", "$none_such/x"])
 def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
     configured(text)
     with pytest.raises(CallRefused):
-        Images().directory()
+        images.directory()
 
 
 def test_service_and_helper_read_one_option():
     both = cfg.ConfigOpts()
     conf.register(both)
-    both.register_opt(shared_options.STATE_PATH, group=conf.GROUP.name)
+    both.register_opt(options.STATE_PATH, group=conf.GROUP.name)

@@ -18,12 +18,13 @@ from os_acc import exception
 from os_acc.helper import errors
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, locks, mdev, outstanding, record, worker
+from os_acc.privsep import claims, holders, locks, mdev, record
+from os_acc.privsep.kernel import COPIES, LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep.root_config import limit_to
 
@@ -164,11 +165,11 @@ def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
 @pytest.mark.parametrize("parent", ["mtty", GPU])
 def test_a_recorded_slot_is_listed(kernel, parent):
     assert CallResult(*mdev.create((parent, "mtty-1", 0), *MAKE[1:])) == OK
-    (found,) = (HelperRecord.of(*each) for each in record.claimed())
+    (found,) = (HelperRecord.of(*each) for each in claims.claimed())
     slot = MdevSlot(MdevType(parent, "mtty-1"), 0)
     assert found == HelperRecord(slot, LEASE, releaser="acme")
     assert remove(parent=parent) == OK
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_recorded_slot_is_created_for_no_other_lease(kernel):
@@ -204,7 +205,7 @@ def test_a_slot_without_a_mediated_device_is_claimed_as_well(kernel):
 
 def damage(kernel: FakeKernel, slot: MdevSlot) -> None:
     name = f"{record.name_of(slot)}.lease"
-    path = Path(kernel.root, worker.LOCKS, name)
+    path = Path(kernel.root, LOCKS, name)
     path.write_text(path.read_text().replace("acme", "acmf"))
 
 
@@ -244,7 +245,7 @@ def test_the_record_of_a_replaced_parent_claims_nothing(kernel):
     assert CallResult(*mdev.create(ON_GPU, *MAKE[1:])) == OK
     card = kernel.hot_unplug(GPU)
     kernel.hot_plug(dataclasses.replace(card, subsystem_product=0x1234))
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert create(uuid=OTHER, parent=GPU) == OK
 
 
@@ -325,5 +326,5 @@ def test_the_record_of_a_slot_claims_no_parent_after_a_reboot(kernel):
     os.makedirs(kernel.path("run/os_acc"))
     mdev.record_slot(MdevSlot(MdevType(GPU, "mtty-1"), 0), LEASE, "acme")
     shutil.rmtree(kernel.path("run"))
-    assert record.claimed() == ()
-    assert not os.path.exists(kernel.path(outstanding.DIRECTORY))
+    assert claims.claimed() == ()
+    assert not os.path.exists(kernel.path(COPIES))

@@ -15,7 +15,7 @@ from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.privsep.nvme import erasing
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.testing import FakeKernel
-from os_acc.testing.nvme_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
     CRYPTO_FORMAT,
     DATA,

@@ -15,11 +15,11 @@ import pytest
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import StepTarget, functions, worker
-from os_acc.privsep.nvme import erasing, notes, steps, survey
+from os_acc.privsep.nvme import disks, erasing, steps, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.nvme_specs import (
+from os_acc.testing.device_specs import (
     BLOCK,
     CRYPTO,
     MANAGES,
@@ -261,14 +261,14 @@ def test_a_disk_that_was_shown_to_the_host_is_erased_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is killed after it has removed the mark."""
-    unmark = notes.unmark
+    unmark = disks.unmark
 
     def killed(function: PciAddress) -> None:
         unmark(function)
         raise KeyboardInterrupt
 
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
-        monkeypatch.setattr(notes, "unmark", killed)
+        monkeypatch.setattr(disks, "unmark", killed)
         with pytest.raises(KeyboardInterrupt):
             erasing.erase(DRIVE, LEASE, FORMAT)
         monkeypatch.undo()
@@ -299,7 +299,7 @@ def test_an_error_that_reached_no_caller_is_reported_by_the_next_call(
             with pytest.raises(OSError, match="Input/output"):
                 erasing.erase(DRIVE, LEASE, FORMAT)
             # An error that reached its caller is not reported twice.
-            assert bool(notes.read(DRIVE, LEASE).failure) == is_late
+            assert bool(erasing.read_note(DRIVE, LEASE).failure) == is_late
         kernel.lift()
         with pytest.raises(OSError, match="Input/output") as caught:
             erasing.erase(DRIVE, LEASE, FORMAT)
@@ -340,7 +340,7 @@ def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
         monkeypatch.setattr(survey, "live_queue", lambda _function: next(answers))
         with pytest.raises(OSError, match="may have other controllers"):
             erasing.check(DRIVE, LEASE, SANITIZE)
-        monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
+        monkeypatch.setattr(survey, "read", lambda *_path: "dead")
         with pytest.raises(OSError, match="the controller is dead"):
             erasing.check(DRIVE, LEASE, SANITIZE)
 
@@ -378,16 +378,16 @@ def test_a_namespace_keeps_its_size_and_its_format(
         monkeypatch.setattr(AdminQueue, "namespace", lambda *_args: next(answers))
         with pytest.raises(OSError, match=why):
             erasing.erase(DRIVE, LEASE, FORMAT)
-        assert not notes.read(DRIVE, LEASE).erased
+        assert not erasing.read_note(DRIVE, LEASE).erased
 
 
 def test_a_disk_that_was_replaced_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
-        found = survey.wait_for_disks(DRIVE, (1,))
+        found = disks.wait_for_disks(DRIVE, (1,))
         looks = iter((found, {1: dataclasses.replace(found[1], device="259:99")}))
-        monkeypatch.setattr(survey, "wait_for_disks", lambda *_args: next(looks))
+        monkeypatch.setattr(disks, "wait_for_disks", lambda *_args: next(looks))
         with pytest.raises(OSError, match="controller was replaced"):
             erasing.erase(DRIVE, LEASE, FORMAT)
         assert fake.read_medium(DRIVE, 1).startswith(DATA)
@@ -415,7 +415,7 @@ def test_an_old_partition_table_is_forgotten_or_reported(
 
 def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
-        directory = survey._controller_directory(DRIVE)
+        directory = survey.controller_directory(DRIVE)
         assert directory is not None
         assert survey.live_queue(DRIVE) is not None
         Path(fake.path(directory, "state")).write_text("resetting\n")
@@ -433,13 +433,13 @@ def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
 
 def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
-        notes.mark(DRIVE)
+        disks.mark(DRIVE)
         functions.rebind(DRIVE, "vfio-pci")
         functions.rebind(DRIVE, "nvme")
-        notes.unmark_unused(DRIVE)
+        disks.unmark_unused(DRIVE)
         assert is_marked(fake, DRIVE)
-        notes.mark(DRIVE)
-        notes.unmark_unused(DRIVE)
+        disks.mark(DRIVE)
+        disks.unmark_unused(DRIVE)
         assert not is_marked(fake, DRIVE)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import state_files
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme import erasing, survey
 from os_acc.testing import FakeKernel
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
     DATA,
     DRIVE,
@@ -125,7 +125,7 @@ def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
 ) -> None:
     put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
-    os.unlink(with_vfs.path(state_files.LOCKS, f"{VF}.lease"))
+    os.unlink(with_vfs.path(LOCKS, f"{VF}.lease"))
     # Its drive is replaced, and a plug gets the VF, whose PF shows no namespace.
     replace_drive_of_blank_vf(with_vfs, monkeypatch)
     erasing.check(VF, NEXT, FORMAT)

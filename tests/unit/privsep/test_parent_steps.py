@@ -17,7 +17,8 @@ import pytest
 
 from os_acc.helper import errors
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, functions, steps, worker
+from os_acc.privsep import Step, functions, steps
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import (
     AttributeSpec,
@@ -28,8 +29,8 @@ from os_acc.testing import (
     MdevTypeSpec,
     SriovSpec,
 )
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
 
 BRIEFLY = vendor.BRIEFLY
@@ -100,14 +101,14 @@ def users(pf: PciAddress = FIRST) -> int:
 
 
 def locks(kernel: FakeKernel) -> set[str]:
-    return set(os.listdir(kernel.path(worker.LOCKS)))
+    return set(os.listdir(kernel.path(LOCKS)))
 
 
 @contextlib.contextmanager
 def held(kernel: FakeKernel, name: str) -> Iterator[None]:
     """Hold a lock as the step of another process does."""
-    os.makedirs(kernel.path(worker.LOCKS), exist_ok=True)
-    with open(kernel.path(worker.LOCKS, name), "w", encoding="utf-8") as file:
+    os.makedirs(kernel.path(LOCKS), exist_ok=True)
+    with open(kernel.path(LOCKS, name), "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -163,7 +164,7 @@ def test_a_step_that_waits_holds_no_device(kernel):
     name = f"parent@{FIRST}"
     with futures.ThreadPoolExecutor(1) as threads, held(kernel, name):
         waiting = threads.submit(call, vendor.add_users, vf(FIRST, 0), 1, BRIEFLY)
-        while not has_opened(kernel.path(worker.LOCKS, name)):
+        while not has_opened(kernel.path(LOCKS, name)):
             assert not waiting.done()
         # The call of a plug or an unplug of the same VF.
         other = call(vendor.set_node, vf(FIRST, 0), 1, number=2)
@@ -231,4 +232,4 @@ def test_a_call_for_a_missing_function_makes_no_lock(kernel):
     target = (NOWHERE.parts, ((NOWHERE.parts, identity),), ())
     answer = vendor.add_users(*target, 1, 1_000, LEASES[0], (1, BRIEFLY))
     assert CallResult(*answer).outcome == Outcome.GONE
-    assert not os.path.exists(kernel.path(worker.LOCKS))
+    assert not os.path.exists(kernel.path(LOCKS))

@@ -11,7 +11,8 @@ import pytest
 
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, record, worker
+from os_acc.privsep import binding, claims, functions, record, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 
@@ -40,14 +41,12 @@ def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU, eraser="
 
 def reserve(lease: str = MINE, instead_of: str = "", use: str = "host", *, place=GPU):
     group = functions.group(place)
-    (answer,) = binding.reserve(
-        group, targets(place), 1, 30_000, lease, use, instead_of
-    )
+    (answer,) = claims.reserve(group, targets(place), 1, 30_000, lease, use, instead_of)
     return answer
 
 
 def forget(lease: str = MINE, place: PciAddress = GPU) -> CallResult:
-    (answer,) = binding.forget((place.parts,), 1, 30_000, lease)
+    (answer,) = claims.forget((place.parts,), 1, 30_000, lease)
     return answer
 
 
@@ -56,7 +55,7 @@ def claimed_for(lease: str, place: PciAddress = GPU) -> CallResult:
 
 
 def path(fake, place: PciAddress = GPU) -> str:
-    return f"{fake.root}/{worker.LOCKS}/{place}.lease"
+    return f"{fake.root}/{LOCKS}/{place}.lease"
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
         MINE, GPU, identity, "nouveau", "", FunctionUse.GUEST
     )
     assert record.read(AUDIO).override == "x-1"
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, MINE, "guest", "nouveau", "", "", "", "", ""),
         (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1", "", "", "", ""),
     )
@@ -145,7 +144,7 @@ def test_a_record_is_of_the_function_with_its_identity(fake):
     record.write(
         DeviceRecord(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", FunctionUse.GUEST)
     )
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert take() == (OK, OK)
     assert record.read(GPU).identity == sound.identity
 
@@ -231,7 +230,7 @@ def test_what_has_vanished_is_forgotten(fake):
 
 def test_to_forget_nothing_leaves_no_file(fake):
     assert forget() == OK
-    assert not os.path.exists(f"{fake.root}/{worker.LOCKS}")
+    assert not os.path.exists(f"{fake.root}/{LOCKS}")
 
 
 def test_a_call_that_comes_too_late_changes_no_record(fake):
@@ -251,7 +250,7 @@ def test_a_damaged_record_claims_its_function(fake, damaged):
     assert take()[0] == claimed_for(record.UNREADABLE)
     assert reserve() == claimed_for(record.UNREADABLE)
     assert forget() == OK
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, record.UNREADABLE, "", "", "", "", "", "", ""),
     )
     assert fake.writes() == []
@@ -277,13 +276,13 @@ def test_a_damaged_record_is_replaced_by_name_only(fake, damaged):
 def test_with_a_damaged_record_the_caller_knows_where_it_goes(fake, damaged):
     assert give_back(driver="") == OK
     assert fake.state(str(GPU)).driver is None
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_other_files_are_no_records(fake):
     take()
-    open(f"{fake.root}/{worker.LOCKS}/rubbish.lease", "w").close()
-    assert len(record.claimed()) == 2
+    open(f"{fake.root}/{LOCKS}/rubbish.lease", "w").close()
+    assert len(claims.claimed()) == 2
 
 
 def rewrite(fake, change) -> None:
@@ -298,7 +297,7 @@ def rewrite(fake, change) -> None:
 def test_values_that_a_newer_version_appended_are_ignored(fake):
     take()
     rewrite(fake, lambda values: [*values, "acme", {"erasure": 1}])
-    assert record.claimed()[0][1] == MINE
+    assert claims.claimed()[0][1] == MINE
     assert take(OTHERS)[0] == claimed_for(MINE)
     assert give_back() == OK
 
@@ -306,7 +305,7 @@ def test_values_that_a_newer_version_appended_are_ignored(fake):
 def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
     take()
     rewrite(fake, lambda values: [*values[:4], "erasing", *values[5:]])
-    assert record.claimed()[0][1] == record.UNREADABLE
+    assert claims.claimed()[0][1] == record.UNREADABLE
     assert take(OTHERS)[0].outcome == Outcome.CLAIMED
 
 
@@ -316,7 +315,7 @@ def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
 def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(fake):
     group = functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, MINE, "guest", "nouveau", "", "nvme", "", "", ""),
     )
     # Neither a repeated call nor another holder of the record loses the debt.
@@ -324,20 +323,20 @@ def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(
     assert give_back(eraser="nvme") == OK
     assert give_back(eraser="nvme") == OK
     assert fake.state(str(GPU)).driver == "nouveau"
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", "", ""),
     )
     assert take(OTHERS, GPU) == (claimed_for(MINE),)
     assert reserve(OTHERS, MINE) == OK
     assert record.read(GPU).eraser == "nvme"
     assert forget(OTHERS) == OK
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_function_that_stays_with_the_host_is_recorded_with_its_eraser(fake):
     group = functions.group(GPU)
     given = (group, targets(GPU), 1, 30_000, MINE, "host", "", "nvme")
-    assert binding.reserve(*given) == (OK,)
+    assert claims.reserve(*given) == (OK,)
     assert record.read(GPU).eraser == "nvme"
 
 
@@ -348,12 +347,12 @@ def test_a_lease_that_lacks_its_erasure_does_not_end_it(fake):
     assert record.read(GPU).eraser == "nvme"
     assert take(OTHERS, GPU) == (claimed_for(MINE),)
     assert forget(MINE) == OK
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_function_is_recorded_when_it_is_given_back_if_it_was_not(fake):
     assert give_back(eraser="nvme") == OK
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", "", ""),
     )
 
@@ -376,11 +375,11 @@ def test_a_record_stays_until_the_plugin_has_released_the_function(fake):
         found = record.read(GPU)
         assert (found.lease, found.releaser, found.eraser) == (MINE, "acme", "")
         assert found.use == FunctionUse.HOST
-    assert record.claimed() == (
+    assert claims.claimed() == (
         (GPU.parts, MINE, "host", "nouveau", "", "", "acme", "", ""),
     )
     assert forget() == OK
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_lease_that_takes_a_record_over_keeps_its_debt_and_its_origin(fake):
@@ -397,5 +396,5 @@ def test_a_lease_that_takes_a_record_over_keeps_its_debt_and_its_origin(fake):
 
 def test_a_listed_record_has_the_plugins_that_have_work_to_do(fake):
     assert owe(binding.take, targets(GPU), 1, 30_000, MINE) == OK
-    (found,) = (HelperRecord.of(*each) for each in record.claimed())
+    (found,) = (HelperRecord.of(*each) for each in claims.claimed())
     assert (found.eraser, found.releaser) == ("", "acme")

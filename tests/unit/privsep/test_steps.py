@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, binding, functions, record, steps, worker
+from os_acc.privsep import Step, binding, functions, record, steps
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.testing import FakeKernel, HostSpec
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep.root_config import (
     AUDIO,
@@ -191,7 +192,7 @@ def test_a_health_step_takes_no_names(more):
 def test_a_missing_function_gets_no_lock(fake):
     members = (*targets(GPU), ((9, 9, 9, 1), (1, 1, 1, 1, 1)))
     assert call(vendor.set_node, 1, members=members).outcome == Outcome.GONE
-    assert not os.path.exists(f"{fake.root}/{worker.LOCKS}/0009:09:09.1")
+    assert not os.path.exists(f"{fake.root}/{LOCKS}/0009:09:09.1")
 
 
 def test_another_device_at_the_address_is_left_alone():

@@ -18,7 +18,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from tests.unit import keystone_double
 from tests.unit.keystone_double import serving
 

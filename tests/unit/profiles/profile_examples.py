@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from os_acc.objects.profile import DeviceProfile
-from os_acc.profiles.files import ProfileFiles
+from os_acc.objects.request_group import DeviceProfile
+from os_acc.profiles.sources import ProfileFiles
 
 FOREVER = math.inf
 FPGA, GPU = "CUSTOM_ACCELERATOR_FPGA", "CUSTOM_ACCELERATOR_GPU"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.profiles import lookup, options
-from os_acc.profiles.cyborg import SERVICE, Cyborg
+from os_acc.profiles import expansion, options
+from os_acc.profiles.sources import SERVICE, Cyborg
 from tests.expected_errors import has, raises
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
@@ -169,9 +169,9 @@ def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
     options.register(settings)
     settings.set_override("source", "cyborg", group=options.GROUP.name)
     specs = {"accel:device_profile": "fpga-dp1"}
-    expanded = lookup.ProfileLookup(settings).expanded(specs, soon()).specs
+    expanded = expansion.ProfileLookup(settings).expanded(specs, soon()).specs
     assert expanded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
-    assert lookup.ProfileLookup(settings).expanded({"hw:x": "1"}, soon()).specs == {
+    assert expansion.ProfileLookup(settings).expanded({"hw:x": "1"}, soon()).specs == {
         "hw:x": "1"
     }
     assert len(cloud.asked) == 1

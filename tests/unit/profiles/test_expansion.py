@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import GroupPolicy
+from os_acc.objects.request_group import GroupPolicy
 from os_acc.profiles import expansion, parser
 from os_acc.scheduling import extra_specs
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, profile
@@ -144,12 +144,12 @@ def test_what_a_flavor_says_itself_can_be_had_without_its_profile():
         "os_accdevice_profile_0:numa_policy": "x",
         **own,
     }
-    assert expansion.of_its_own(specs) == own
+    assert expansion.without_profile(specs) == own
 
 
 @pytest.mark.parametrize("specs", [None, 7, {}, {"a": "b"}, {expansion.KEY: 7}])
 def test_what_names_no_profile_is_all_of_its_own(specs):
-    assert expansion.of_its_own(specs) is specs
+    assert expansion.without_profile(specs) is specs
 
 
 def test_a_flavor_that_has_the_groups_itself_asks_for_the_same():

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.profiles.files import ProfileFiles
+from os_acc.profiles.sources import ProfileFiles
 from tests.unit.profiles.profile_examples import FOREVER, results
 
 GOOD = "- {name: good, groups: [{resources:FPGA: 1}]}\n"

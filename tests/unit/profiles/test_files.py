@@ -18,7 +18,7 @@ import yaml
 
 from os_acc import deadlines, exception
 from os_acc.profiles import parser
-from os_acc.profiles.files import ProfileFiles
+from os_acc.profiles.sources import ProfileFiles
 from tests.expected_errors import has, raises
 from tests.unit.profiles.profile_examples import FOREVER, profile, results
 

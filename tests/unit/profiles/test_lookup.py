@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from os_acc import exception
-from os_acc.profiles import expansion, lookup, options
+from os_acc.profiles import expansion, options
 from os_acc.testing import instance
 from os_acc.testing.test_host import config_of
 from tests.expected_errors import raises
@@ -39,7 +39,7 @@ def fold(**given):
     options.register(conf)
     for name, value in given.items():
         conf.set_override(name, value, group=options.GROUP.name)
-    return lookup.ProfileLookup(conf).expanded(NAMED, math.inf)
+    return expansion.ProfileLookup(conf).expanded(NAMED, math.inf)
 
 
 # -- source of profiles -------------------------------------------------------------

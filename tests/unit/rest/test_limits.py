@@ -19,15 +19,15 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance import source as glance
-from os_acc.bitstreams.glance.source import Glance
-from os_acc.placement import options as placement
+from os_acc.bitstreams import glance
+from os_acc.bitstreams.glance import Glance
+from os_acc.placement import client as placement
 from os_acc.placement.client import Client
-from os_acc.profiles import cyborg, flavors
-from os_acc.profiles.cyborg import Cyborg
+from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors
+from os_acc.profiles.sources import Cyborg
 from os_acc.rest import client, session
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from tests.expected_errors import raises
 from tests.unit import keystone_double
 from tests.unit.keystone_double import soon
@@ -43,8 +43,8 @@ UNAVAILABLE = {
     "Keystone": exception.ServiceType.ACCELERATOR,
 }
 
-#: glanceclient, the adapter of the other services, and Keystone's plugin read bodies.
-CLIENTS = ("Glance", "Cyborg", "Keystone")
+#: The adapter of the services and Keystone's plugin read bodies.
+CLIENTS = ("Cyborg", "Keystone")
 
 #: Writes an entire response.
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -88,7 +88,7 @@ class Server(http.server.ThreadingHTTPServer):
         declared = {}
         if name == "Keystone":
             declared = keystone_double.credentials(self.url, "x")
-        return list(Cyborg(self.conf(cyborg.SERVICE, **declared)).checked(soon()))
+        return list(Cyborg(self.conf(sources.SERVICE, **declared)).checked(soon()))
 
 
 class _Handler(keystone_double.Handler):
@@ -239,8 +239,19 @@ def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
     answers = iter([of(b"", 503, Retry_After="86400"), of(b'{"device_profiles": []}')])
     server.answer = lambda handler: next(answers)(handler)
     options = {"status_code_retries": 1, "status_code_retry_delay": 0.001}
-    source = Cyborg(server.conf(cyborg.SERVICE, **options))
+    source = Cyborg(server.conf(sources.SERVICE, **options))
     assert list(source.checked(soon())) == []
+
+
+def test_a_clock_that_goes_back_delays_no_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = of(b'{"device_profiles": []}')
+    source = Cyborg(server.conf(sources.SERVICE))
+    assert list(source.checked(soon())) == []
+    before = time.time
+    monkeypatch.setattr(time, "time", lambda: before() - 7_200)
+    assert list(source.checked(time.monotonic() + 10)) == []
 
 
 def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
@@ -252,7 +263,7 @@ def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
             handler.wfile.write(b" ")
         handler.wfile.write(b'{"device_profiles": []}')
 
-    source = Cyborg(server.conf(cyborg.SERVICE))
+    source = Cyborg(server.conf(sources.SERVICE))
     server.answer = drip
     calls = source._link
     # On a slow host, a call may end before it has reached the server.

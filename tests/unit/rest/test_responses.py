@@ -118,6 +118,7 @@ def test_a_path_is_as_short_as_a_message_needs_it() -> None:
     [
         ({"error": {"message": "one\n two"}}, "one two (HTTP 409)"),
         ({"errors": [{"detail": "one"}, {"detail": "two"}]}, "one (HTTP 409)"),
+        ({"message": "one<br /><br />\n two", "code": 9}, "one two (HTTP 409)"),
         ({"errors": []}, "HTTP 409"),
         ({"errors": [["detail"]]}, "HTTP 409"),
         ({"error": {"message": ["x"]}}, "HTTP 409"),

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
-from os_acc.objects.request import GroupPolicy, RequestGroup
+from os_acc.objects.request_group import GroupPolicy, RequestGroup
 from os_acc.scheduling.assignment import ProviderAllocation
 
 #: The provider for each (suffix, resource class).

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import GroupPolicy, RequestGroup
+from os_acc.objects.request_group import GroupPolicy, RequestGroup
 from os_acc.scheduling.assignment import (
     MAX_GROUPS,
     MAX_PROVIDERS,

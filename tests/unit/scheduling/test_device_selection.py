@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.numa.policies import NOTHING_SAID, GuestCells, Policies
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import GroupAllocation
 from os_acc.scheduling.device_selection import (
     ANYWHERE,
     DeviceSelector,

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import (
+from os_acc.objects.request_group import (
     AttachTarget,
     FlavorRequest,
     GroupPolicy,

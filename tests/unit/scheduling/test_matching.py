@@ -9,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, GroupAllocation, SingleProvider
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    GroupAllocation,
+    SingleProvider,
+)
 from os_acc.scheduling import extra_specs
 from os_acc.scheduling.matching import match_groups
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 from tests.expected_errors import has
 
 NODE = "00000000-0000-4000-8000-000000000000"
@@ -280,9 +284,10 @@ def test_what_a_device_is_decides(request_: FlavorRequest) -> None:
 
 
 def test_what_an_operator_has_set_decides_where_nova_told_of_it() -> None:
-    heard = {GPU_A: frozenset[str](), GPU_B: frozenset({PLACE})}
-    assert served(rules(g1=PLACE), TraitView(own=OWN, heard=heard)) == SWAPPED
-    assert served(rules(not1=PLACE), TraitView(own=OWN, heard=heard)) == IN_ORDER
+    published = {GPU_A: frozenset[str](), GPU_B: frozenset({PLACE})}
+    known = TraitView(own=OWN, published=published)
+    assert served(rules(g1=PLACE), known) == SWAPPED
+    assert served(rules(not1=PLACE), known) == IN_ORDER
 
 
 def test_a_trait_of_which_nothing_is_known_rules_nobody_out() -> None:
@@ -292,13 +297,13 @@ def test_a_trait_of_which_nothing_is_known_rules_nobody_out() -> None:
 
 
 def test_who_is_known_to_have_a_trait_comes_first() -> None:
-    known = TraitView(own=OWN, heard={GPU_B: frozenset({PLACE})})
+    known = TraitView(own=OWN, published={GPU_B: frozenset({PLACE})})
     assert served(rules(g1=PLACE), known) == SWAPPED
 
 
 def test_what_nova_knows_of_operators_traits_may_be_old() -> None:
-    heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
-    known = TraitView(own=OWN, heard=heard)
+    published = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
+    known = TraitView(own=OWN, published=published)
     # The trait is set in Placement, but not yet in Nova's copy.
     assert served(rules(g1=PLACE, g2=FAST), known) == IN_ORDER
     assert served(rules(g1=FAST, g2=PLACE), known) == SWAPPED
@@ -313,13 +318,13 @@ def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
 
 
 def test_what_a_device_is_can_be_no_mistake_of_the_schedulers() -> None:
-    heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
+    published = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
         match=f"can serve them|{FAST}",
     ):
-        served(rules(g1=FAST, g2=FAST), TraitView(own=OWN, heard=heard))
+        served(rules(g1=FAST, g2=FAST), TraitView(own=OWN, published=published))
 
 
 def test_how_it_was_decided_before_stands_whatever_traits_say_now() -> None:
@@ -347,11 +352,11 @@ def unnumbered(trait: str) -> FlavorRequest:
 
 
 def test_the_node_may_bring_the_trait_of_the_unnumbered_group() -> None:
-    heard = dict.fromkeys(OURS, frozenset[str]())
-    known = TraitView(own=OWN, heard=heard | {NODE: frozenset({PLACE})})
+    published = dict.fromkeys(OURS, frozenset[str]())
+    known = TraitView(own=OWN, published=published | {NODE: frozenset({PLACE})})
     assert served(unnumbered(PLACE), known) == {"": GPU_A, "1": GPU_B}
     known = TraitView(
-        own=OWN, heard=heard | {NODE: frozenset(), GPU_B: frozenset({PLACE})}
+        own=OWN, published=published | {NODE: frozenset(), GPU_B: frozenset({PLACE})}
     )
     assert served(unnumbered(PLACE), known) == {"": GPU_B, "1": GPU_A}
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from os_acc.objects.lease import LeaseState
 from os_acc.store import schema
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.nvme_specs import NvmeSpec
 
 RECORDED = Path(__file__).parent / "recorded"
 #: The version that is not released yet.

@@ -17,7 +17,7 @@ from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
+from os_acc.store import AlreadyLeased, Store, StoreDamaged, schema, snapshot
 from tests.expected_errors import has
 from tests.unit.store.store_files import execute, reopened, set_version
 
@@ -41,7 +41,7 @@ def test_a_header_that_names_a_log_costs_nothing(
     added = store.add([make_lease(1)])
     content = file.read_bytes()
     file.write_bytes(content[:18] + modes + content[20:])
-    assert readonly.read(state_path).leases == added
+    assert snapshot.read(state_path).leases == added
     again = reopened(state_path)
     assert again.leases() == added
     assert again.damaged == ()
@@ -297,7 +297,7 @@ def test_a_version_that_the_store_itself_contradicts_is_damage(
     added = store.add([make_lease(1)])
     execute(file, f"PRAGMA user_version = {version}")
     with pytest.raises(StoreDamaged):
-        readonly.read(state_path)
+        snapshot.read(state_path)
     store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.leases() == added

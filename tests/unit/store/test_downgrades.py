@@ -15,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.store import Store, codec, readonly, records, schema
+from os_acc.store import Store, codec, records, schema, snapshot
 from tests.unit.store.store_files import execute, file_in, reopened, rows, unlearn
 
 
@@ -131,7 +131,7 @@ def test_a_lease_with_an_unknown_value_keeps_its_devices(
     assert older.leases() == ()
     assert payload_in(state_path, "damaged_leases") == written
     assert older.damaged_claims() == lease.members
-    assert readonly.read(state_path).damaged_claims == lease.members
+    assert snapshot.read(state_path).damaged_claims == lease.members
     with pytest.raises(exception.NoDeviceAvailable):
         older.add([make_lease(1)])
     # The file itself is in order: nothing is set aside but this record.

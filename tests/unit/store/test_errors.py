@@ -15,7 +15,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.store import Store, errors, owner_of, schema, small_files
+from os_acc.store import Store, errors, owner_of, schema, state_files
 from tests.expected_errors import has
 from tests.unit.store.store_files import execute, opened_halfway
 
@@ -30,7 +30,7 @@ def full_disk(request, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     module, name, call = {
-        "write": (small_files, "open", opened_halfway(refuse)),
+        "write": (state_files, "open", opened_halfway(refuse)),
         "fsync": (os, "fsync", refuse),
     }[request.param]
     return lambda: monkeypatch.setattr(module, name, call, raising=False)
@@ -85,7 +85,8 @@ PASSING = [
     sqlite3.SQLITE_INTERRUPT,
 ]
 READS = [
-    *("PRAGMA application_id", "SELECT rowid, store", "PRAGMA integrity_check(1)"),
+    *("SELECT * FROM pragma_application_id", "SELECT rowid, store"),
+    "PRAGMA integrity_check(1)",
     "SELECT rowid, address, lease, digest FROM claims",
 ]
 RESCUES = [

@@ -15,7 +15,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
+from os_acc.store import AlreadyLeased, StaleLease, Store, journal, snapshot
 from tests.expected_errors import has
 from tests.unit.store.store_files import set_epoch
 
@@ -336,5 +336,5 @@ def test_what_a_provider_offers_is_recorded_as_it_was_last(
     again = Store.open(state_path, busy_timeout=30)
     for each in (store.recorded_state(), again.recorded_state()):
         assert getattr(each, name) == first | second
-    assert getattr(readonly.read(state_path), name) == first | second
+    assert getattr(snapshot.read(state_path), name) == first | second
     assert again.providers() == {"one": "CUSTOM_FPGA", "two": "PGPU"}

@@ -32,7 +32,7 @@ def patiently() -> float:
 
 @pytest.fixture
 def locks(tmp_path: pathlib.Path) -> Locks:
-    return Locks(str(tmp_path / "locks"))
+    return Locks(str(tmp_path))
 
 
 def is_free(locks: Locks, *names: str) -> bool:
@@ -222,16 +222,16 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(exception.StateUnavailable, match="file"),
-        Locks(str(tmp_path / "file" / "locks")).hold([CARD], soon()),
+        Locks(str(tmp_path / "file")).hold([CARD], soon()),
     ):
         pytest.fail("a lock was held without a file")
 
 
 def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
-    def fail(self, *arguments, **options):
+    def fail(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(locks_module.fasteners.InterProcessLock, "acquire", fail)
+    monkeypatch.setattr(locks_module.os, "open", fail)
     with (
         pytest.raises(
             exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)

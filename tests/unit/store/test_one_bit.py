@@ -11,7 +11,7 @@ import sqlite3
 
 import pytest
 
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.stress.bit_flips import TABLES, Flips
 from tests.unit.store.store_files import execute
 

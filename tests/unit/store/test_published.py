@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
-from os_acc.store import readonly
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.store import snapshot
 from tests.unit.store.store_files import execute, reopened
 
 FAST, SLOW = (
@@ -21,7 +21,7 @@ def test_published_names_survive_a_restart(store, state_path):
     store.change_published_names(ALL)
     store.change_published_names(ALL)
     assert reopened(state_path).published_names() == ALL
-    assert readonly.read(state_path).published_names == ALL
+    assert snapshot.read(state_path).published_names == ALL
 
 
 def test_a_class_and_a_trait_of_one_name_are_distinct(store):
@@ -35,7 +35,7 @@ def test_the_last_refused_deletion_of_a_name_is_recorded(store, state_path):
     for at in (5, 7):
         store.change_published_names(PublishedNames(in_use_at={FAST: at}))
         assert store.published_names().in_use_at == {FAST: at}
-    assert readonly.read(state_path).published_names.in_use_at == {FAST: 7}
+    assert snapshot.read(state_path).published_names.in_use_at == {FAST: 7}
     store.change_published_names(NO_NAMES, PublishedNames(created=frozenset({FAST})))
     assert store.published_names().in_use_at == {}
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.device import AttachHandle
-from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import (
     Action,
     ErasureRecord,
@@ -23,8 +23,7 @@ from os_acc.objects.lease import (
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.store import records
 from os_acc.store.schema import Damaged
 from tests.unit.pci_addresses import ADDRESSES

@@ -10,7 +10,7 @@ import pytest
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import RecordedImage, Region
-from os_acc.store import Store, readonly
+from os_acc.store import Store, snapshot
 from tests.unit.store.store_files import execute, reopened
 
 _INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
@@ -34,7 +34,7 @@ def unverified(store: Store) -> list[Region]:
 def test_a_region_is_unverified_until_it_is_verified(store, state_path):
     store.mark_region_unverified(BEGUN.key, "an image")
     assert unverified(reopened(state_path)) == [BEGUN]
-    assert BEGUN in readonly.read(state_path).unverified_regions
+    assert BEGUN in snapshot.read(state_path).unverified_regions
     store.mark_region_verified(BEGUN.key)
     assert unverified(reopened(state_path)) == []
 
@@ -80,7 +80,7 @@ def test_a_damaged_record_makes_all_regions_unverified(store, state_path, file, 
 def test_a_snapshot_ignores_a_damaged_row(store, state_path, file):
     store.mark_region_unverified(BEGUN.key, "an image")
     execute(file, "UPDATE regions SET key = 'another'")
-    assert BEGUN in readonly.read(state_path).unverified_regions
+    assert BEGUN in snapshot.read(state_path).unverified_regions
 
 
 def test_a_loss_makes_verified_regions_unverified(store, state_path, file):
@@ -162,7 +162,7 @@ def test_the_recorded_image_survives_a_guest(store, state_path):
     store.mark_region_verified(BEGUN.key, "a bitstream", IMAGE)
     store.mark_region_guest_writable(BEGUN.key)
     assert recorded(reopened(state_path)) == {BEGUN.key: IMAGE}
-    assert dict(readonly.read(state_path).unverified_regions.images) == {
+    assert dict(snapshot.read(state_path).unverified_regions.images) == {
         BEGUN.key: IMAGE
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 from os_acc.objects.epoch import DAY
 from os_acc.objects.pci import PciAddress
-from os_acc.store import Store, StoreDamaged, readonly
+from os_acc.store import Store, StoreDamaged, snapshot
 from tests.unit.store.store_files import execute, fill, reopened
 
 #: A change of one value in each table of plain columns.
@@ -79,7 +79,7 @@ def test_a_changed_row_is_damage_to_a_snapshot(store, state_path, file, make_lea
     execute(file, "UPDATE provider_origins SET key = CAST(key AS BLOB)")
     before = file.read_bytes()
     with pytest.raises(StoreDamaged, match="a row of provider_origins"):
-        readonly.read(state_path)
+        snapshot.read(state_path)
     assert file.read_bytes() == before
 
 

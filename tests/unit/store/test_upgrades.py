@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from os_acc import exception
-from os_acc.store import Store, StoreDamaged, readonly
+from os_acc.store import Store, StoreDamaged, snapshot
 from tests.expected_errors import has
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
 
@@ -40,7 +40,7 @@ def contents(store: Store) -> tuple[object, ...]:
     )
 
 
-def snapshot(state_path: str) -> dict[str, bytes]:
+def copies(state_path: str) -> dict[str, bytes]:
     """Return the contents of all files below the state directory, except locks."""
     return {
         each.path: open(each.path, "rb").read()
@@ -83,11 +83,11 @@ def test_an_upgraded_store_is_refused_by_an_older_os_acc(
     with monkeypatch.context() as newer:
         set_steps(newer, STEP)
         reopened(state_path)
-    files = snapshot(state_path)
+    files = copies(state_path)
     assert is_refused(filled.leases)
     assert is_refused(lambda: reopened(state_path))
-    assert is_refused(lambda: readonly.read(state_path))
-    assert snapshot(state_path) == files
+    assert is_refused(lambda: snapshot.read(state_path))
+    assert copies(state_path) == files
     set_steps(monkeypatch, STEP)
     assert contents(reopened(state_path)) == before
 
@@ -95,11 +95,11 @@ def test_an_upgraded_store_is_refused_by_an_older_os_acc(
 def test_a_newer_reader_reads_an_older_store_and_leaves_it(
     filled, state_path, monkeypatch
 ):
-    before, files = readonly.read(state_path), snapshot(state_path)
+    before, files = snapshot.read(state_path), copies(state_path)
     assert before.leases == filled.leases()
     set_steps(monkeypatch, STEP)
-    assert readonly.read(state_path) == before
-    assert snapshot(state_path) == files
+    assert snapshot.read(state_path) == before
+    assert copies(state_path) == files
 
 
 def test_a_step_that_fails_changes_nothing(filled, state_path, file, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_damaged_store_is_set_aside_before_any_step(
     damage(file)
     content = file.read_bytes()
     with pytest.raises(StoreDamaged):
-        readonly.read(state_path)
+        snapshot.read(state_path)
     assert file.read_bytes() == content
     with pytest.raises(StoreDamaged) as caught:
         filled.leases()

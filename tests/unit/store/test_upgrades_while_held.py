@@ -24,11 +24,11 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import claims, record
 from os_acc.store import records
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.functional.host.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit import acme
@@ -126,7 +126,7 @@ class Guests:
         assert self.host.manager.store.leases() == ()
         assert DATA not in self.host.kernel.read_medium(DRIVE, 1)
         assert _state(self.host) == self.before
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from os_acc.host.dfl import DflCard, read_card
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FakeKernel, hosts
-from os_acc.testing.dfl_specs import NOTHING, payload
+from os_acc.testing.dfl import NOTHING, payload
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.unit.testing.conftest import Attributes, end, end_of, in_child, start
 

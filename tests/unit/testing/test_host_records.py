@@ -19,7 +19,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.host import numa, pci
 from os_acc.host.usage import read_usage
 from os_acc.inventory.discovery import Inventory
@@ -38,8 +38,8 @@ from os_acc.testing import (
     hosts,
     load_host,
 )
-from os_acc.testing.host_records import as_json
 from os_acc.testing.mdevs import mtty
+from os_acc.testing.records import as_json
 
 #: The PCI tree of a virtual machine on Linux 6.1 with virtio devices, as recorded.
 VIRTUAL_MACHINE = Path(__file__).with_name("recorded_virtual_machine.json")

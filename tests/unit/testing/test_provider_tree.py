@@ -9,7 +9,7 @@ import copy
 import pytest
 
 from os_acc.placement import provider_tree as placement
-from os_acc.testing import provider_tree
+from os_acc.testing.nova import FakeProviderTree
 
 NODE, CARD, PART = (f"{n}0000000-1111-4111-8111-111111111111" for n in "123")
 
@@ -20,7 +20,7 @@ def record(total=1, **more):
 
 @pytest.fixture
 def tree():
-    made = provider_tree.FakeProviderTree()
+    made = FakeProviderTree()
     made.new_root("node1", NODE, generation=7)
     made.new_child("card", "node1", uuid=CARD, generation=3)
     made.new_child("part", CARD, uuid=PART)

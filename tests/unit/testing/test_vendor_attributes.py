@@ -18,7 +18,7 @@ from os_acc.testing import (
     SimulatedFunction,
     SriovSpec,
 )
-from os_acc.testing.attribute_specs import keep
+from os_acc.testing.device_specs import keep
 from tests.unit.testing.conftest import Attributes
 
 PF, VF, SIBLING = "0000:5e:00.0", "0000:5e:02.0", "0000:5e:02.1"

@@ -17,10 +17,10 @@ from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions
+from os_acc.privsep import claims, functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep import root_config
@@ -94,7 +94,7 @@ def test_a_plug_of_another_leases_device_quarantines_nothing(host):
     identity = functions.identity(card)
     target = ((card.parts, identity),)
     group = functions.group(card)
-    binding.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
+    claims.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), selected, specs)
     assert vendor.Stepping.results == []
@@ -116,7 +116,7 @@ def test_a_held_device_is_not_prepared_again(host):
 def test_a_crash_before_the_release_is_survived(host, monkeypatch):
     host.plug(1, CARD)
     with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.Plugins.call", die)
+        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
         with pytest.raises(KeyboardInterrupt):
             host.unplug(1)
     assert records(host) == [f"{CARD}.lease"]
@@ -158,7 +158,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
     """The functions are back on the host, and the plugin has not released them."""
     host.plug(1, CARD)
     with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.Plugins.call", die)
+        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
         with pytest.raises(KeyboardInterrupt):
             host.unplug(1)
     lose_store(host)

@@ -16,7 +16,7 @@ from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep import locks as lock_files
-from os_acc.store import database, locks, small_files
+from os_acc.store import database, locks, state_files
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
 
@@ -175,7 +175,7 @@ def test_a_lock_of_the_service(bench, before, monkeypatch):
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "no more")])
 @pytest.mark.parametrize(
-    ("module", "name"), [(database, "open"), (small_files, "replace")]
+    ("module", "name"), [(database, "open"), (state_files, "replace")]
 )
 def test_the_store(bench, before, monkeypatch, module, name, error):
     real, errors = getattr(module, name, open), [error]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import release_result, release_retries
+from os_acc.attach import recovery, release_result
 from os_acc.attach.release_result import is_transient
 from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs
@@ -229,8 +229,8 @@ def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
             begun[waiting[4]].set_result(None)
         return begun[consumer]
 
-    monkeypatch.setattr(bench.manager.life, "unfinished", lambda _deadline: waiting)
-    monkeypatch.setattr(release_retries.deadlines, "begin", begin)
+    monkeypatch.setattr(bench.manager.recovery, "unfinished", lambda _deadline: waiting)
+    monkeypatch.setattr(recovery.deadlines, "begin", begin)
     assert len(retrier.retry()) == len(begun) == 33
     for attempt in [*begun.values()][5:]:
         attempt.set_result(None)

@@ -16,10 +16,10 @@ from acme_accelerator import hardware, plugin, simulation
 
 from os_acc import exception
 from os_acc.attach import planning
-from os_acc.host.uevents import Recovery, Uevent
+from os_acc.host.uevents import ErrorRecovery, Uevent
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
-from os_acc.placement.region_traits import PROGRAMMABLE
+from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
 from tests.expected_errors import has, raises
 from tests.unit import acme_card
@@ -261,7 +261,7 @@ def test_a_function_is_published_while_one_of_its_pci_functions_is_free(make_fpg
 
 def test_a_function_behind_a_faulty_pci_function_is_not_published(region):
     acme_card.hold(region, GZIP, CRYPTO)
-    fault = Uevent("change", PciAddress.parse(PCI_A), Recovery.FAILED)
+    fault = Uevent("change", PciAddress.parse(PCI_A), ErrorRecovery.FAILED)
     region.manager.catalog.health.note(fault)
     assert published(region) == {CRYPTO}
     with raises(exception.NoDeviceReason.NOT_FREE, match=PCI_A):

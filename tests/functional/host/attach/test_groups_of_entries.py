@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach.serialize import accelerator
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 from os_acc.testing import HostSpec, hosts, instance
 
 FIRST, SECOND, PORT = "0000:17:00.0", "0000:18:00.0", "0000:16:00.0"

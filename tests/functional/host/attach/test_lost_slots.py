@@ -14,7 +14,7 @@ from os_acc.attach import operations
 from os_acc.cmd import arguments, device_states
 from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import record
+from os_acc.privsep import claims, record
 from os_acc.store.errors import AlreadyLeased
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
 from os_acc.testing.mdevs import mtty
@@ -118,7 +118,7 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
     release(host, kind)
     assert calls[-1] == ("release", f"{kind}/0", uuid)
     assert existing(host) == []
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert host.manager.store.leases() == ()
     assert faults(host, kind) == {}
 
@@ -154,7 +154,7 @@ def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
         release(host)
     host.bind(GPU, driver)
     release(host)
-    assert (record.claimed(), faults(host)) == ((), {})
+    assert (claims.claimed(), faults(host)) == ((), {})
 
 
 def test_a_store_of_yesterday_gives_it_to_no_guest(host):
@@ -195,7 +195,7 @@ def test_its_guest_keeps_it(host, calls):
     host.kernel.let_go(uuid)
     release(host)
     assert existing(host) == []
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_it_is_adopted_for_its_guest(host, calls):
@@ -218,7 +218,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
     assert host.unplug(1) == 1
     assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
     assert existing(host) == []
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_leased_slot_is_not_adopted(host):
@@ -251,7 +251,7 @@ def test_it_waits_for_its_plugin(host, calls, install_plugins):
     host.restart()
     release(host)
     assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert faults(host) == {}
 
 
@@ -264,7 +264,7 @@ def test_it_is_given_up_with_its_plugin(host, install_plugins):
     release(host, force=True)
 
     assert host.manager.store.leases() == ()
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert (existing(host), faults(host)) == ([], {})
 
 
@@ -297,7 +297,7 @@ def test_a_crash_loses_no_release(host, calls, attribute, after):
     host.kernel.lift()
     calls.clear()
     # The release is owed as long as its record stands.
-    is_owed = bool(record.claimed())
+    is_owed = bool(claims.claimed())
     lose_store(host)
 
     assert bool(faults(host)) == is_owed
@@ -305,7 +305,7 @@ def test_a_crash_loses_no_release(host, calls, attribute, after):
         release(host)
         assert [method for method, *_ in calls] == ["release"]
     assert existing(host) == []
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert faults(host) == {}
 
 
@@ -330,7 +330,7 @@ def test_the_record_ends_with_the_parent(host, calls):
 
     release(host)
 
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert [method for method, *_ in calls] == ["prepare"]
     host.kernel.hot_plug(card)
     assert faults(host) == {}
@@ -356,7 +356,7 @@ def test_a_damaged_record_protects_the_slot_as_well(host, calls):
     host.kernel.write(f"{device}/remove", "1")
     release(host)
     assert [method for method, *_ in calls] == ["prepare", "release"]
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert faults(host) == {}
 
 
@@ -370,7 +370,7 @@ def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
     release(host)
 
     assert calls[-1] == ("release", f"{GPU_TYPE}/0", uuid)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     assert (existing(host), faults(host)) == ([], {})
 
 
@@ -389,7 +389,7 @@ def test_a_damaged_record_is_no_guests_of_a_sibling(host):
 
     assert faults(host) == {}
     assert host.unplug(2) == 1
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_one_without_a_plugins_preparation_counts_as_another_tools(

@@ -14,7 +14,7 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, record
+from os_acc.privsep import claims, functions, record
 from os_acc.store.leases import Store, StoreDamaged
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import has
@@ -203,7 +203,7 @@ def test_it_is_released_by_the_helpers_record(host, address, target):
     lose(host)
     operations.release_device(host.manager, at(address), None)
     assert host.kernel.snapshot() == before
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     plug(host, 2, address, target)
 
 
@@ -238,7 +238,7 @@ def test_it_is_adopted_with_the_helpers_record(host, address, target):
     assert host.plugged(1) == [address]
     assert host.unplug(1) == 1
     assert host.kernel.snapshot() == before
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     host.plug(2, address)
 
 
@@ -260,7 +260,7 @@ def test_what_was_pulled_out_is_released_as_well(host):
     lose(host)
     spec = host.kernel.hot_unplug(FPGA)
     operations.release_device(host.manager, at(FPGA), None)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     host.kernel.hot_plug(spec)
     assert host.drivers(FPGA) == [None]
     host.plug(2, FPGA)
@@ -303,9 +303,9 @@ def test_another_process_sees_what_was_released(host):
 def test_a_plug_and_an_unplug_leave_no_record(host):
     for address, target in KINDS:
         plug(host, 1, address, target)
-        assert record.claimed()
+        assert claims.claimed()
         host.unplug(1)
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
 
 
 def test_a_plug_that_fails_leaves_no_record(host):
@@ -314,7 +314,7 @@ def test_a_plug_that_fails_leaves_no_record(host):
         exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
     ):
         host.plug(1, GPU)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_an_unplug_of_what_was_pulled_out_leaves_no_record(host):
@@ -322,7 +322,7 @@ def test_an_unplug_of_what_was_pulled_out_leaves_no_record(host):
     for address in (GPU, AUDIO):
         host.kernel.hot_unplug(address)
     assert host.unplug(1) == 1
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_lease_of_before_the_helper_kept_records_is_given_back(host):
@@ -337,16 +337,16 @@ def test_a_lease_of_before_the_helper_kept_records_is_given_back(host):
 
 def test_a_re_key_leaves_the_record_as_it_is(host):
     host.plug(1, GPU)
-    before = record.claimed()
+    before = claims.claimed()
     host.manager.rekey(uuid_of(1), uuid_of(2))
-    assert record.claimed() == before
+    assert claims.claimed() == before
     assert host.unplug(2) == 1
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_no_lease_takes_what_the_helper_has_for_another(host):
     before, (selected, specs) = host.kernel.snapshot(), request(host.provider(GPU))
-    binding.reserve(
+    claims.reserve(
         functions.group(at(GPU)),
         ((at(GPU).parts, functions.identity(at(GPU))),),
         1,

@@ -17,7 +17,8 @@ import pytest
 from os_acc import exception
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, outstanding, record
+from os_acc.privsep import claims, functions
+from os_acc.privsep.kernel import COPIES
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance
 from tests.unit import acme
 
@@ -105,7 +106,7 @@ def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
     moved: TestHost,
 ) -> None:
     """The helper has lost its files."""
-    for copy in Path(moved.kernel.path(outstanding.DIRECTORY)).iterdir():
+    for copy in Path(moved.kernel.path(COPIES)).iterdir():
         copy.unlink()
     with pytest.raises(exception.DeviceChanged, match=r"serial is now .*00-02"):
         moved.manager.plug(instance(2), None, None)
@@ -119,7 +120,7 @@ def test_the_erasures_follow_the_cards(moved: TestHost) -> None:
     assert not acme.has_data(moved.root, SECOND)
     assert not acme.has_data(moved.root, FREE)
     assert not moved.manager.store.leases()
-    assert not record.claimed()
+    assert not claims.claimed()
 
 
 def test_no_guest_gets_a_card_that_cannot_be_told_apart(unnumbered: TestHost) -> None:

@@ -17,7 +17,8 @@ from os_acc import exception
 from os_acc.attach import operations, verification
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, outstanding, record
+from os_acc.privsep import claims, functions, record
+from os_acc.privsep.kernel import COPIES
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
@@ -45,7 +46,7 @@ def erase(host: TestHost) -> None:
 def check_free(host: TestHost) -> None:
     """Check that no lease and no record is left."""
     assert not host.manager.store.leases()
-    assert not record.claimed()
+    assert not claims.claimed()
 
 
 def check_both_erased(host: TestHost) -> None:
@@ -82,7 +83,7 @@ def lost(host: TestHost) -> TestHost:
     for number, address in enumerate((DRIVE, OTHER), 1):
         host.bind(address, "vfio-pci")
         plug(host, number, address)
-    for copy in Path(host.kernel.path(outstanding.DIRECTORY)).iterdir():
+    for copy in Path(host.kernel.path(COPIES)).iterdir():
         copy.unlink()
     reboot(host, {DRIVE: OTHER, OTHER: FREE}, (OTHER, FREE))
     return host
@@ -158,7 +159,7 @@ def test_a_damaged_copy_of_a_drive_that_is_gone_keeps_no_other_drive(
 ) -> None:
     """The others show serial numbers, and the copy has the name of another one."""
     host.plug(1, DRIVE)
-    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    (copy,) = Path(host.kernel.path(COPIES)).iterdir()
     host.kernel.hot_unplug(DRIVE)
     lose_store(host)
     host.kernel.reboot()
@@ -170,15 +171,15 @@ def test_a_damaged_copy_of_a_drive_that_is_gone_keeps_no_other_drive(
 
 def test_a_damaged_copy_keeps_the_drives_that_it_may_be_about(host: TestHost) -> None:
     host.plug(1, DRIVE)
-    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    (copy,) = Path(host.kernel.path(COPIES)).iterdir()
     lose_store(host)
     host.kernel.reboot()
     copy.write_text("rubbish\n")
-    assert [each[:2] for each in record.claimed()] == [
+    assert [each[:2] for each in claims.claimed()] == [
         (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
     ]
     host.bind(DRIVE, "vfio-pci")
-    assert [each[:2] for each in record.claimed()] == [
+    assert [each[:2] for each in claims.claimed()] == [
         (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
     ]
 
@@ -278,7 +279,7 @@ def test_a_lease_of_an_older_store_leaves_the_next_guest_its_record(
 ) -> None:
     """The drive in its slot shows no serial number, and its own does elsewhere."""
     older_store(host, unplugs=False)
-    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    (copy,) = Path(host.kernel.path(COPIES)).iterdir()
     before = copy.read_text()
     reboot(host, SWAPPED, (DRIVE,))
     with pytest.raises(DeviceClaimed):
@@ -312,7 +313,7 @@ def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), None, None)
     (lease,) = host.manager.store.leases()
-    places = [each[0] for each in record.claimed() if each[1] == lease.uuid]
+    places = [each[0] for each in claims.claimed() if each[1] == lease.uuid]
     assert places == [PciAddress.parse(OTHER).parts]
 
 

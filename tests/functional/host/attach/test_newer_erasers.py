@@ -19,7 +19,7 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base
 from os_acc.plugins.dfl import DflPlugin
-from os_acc.privsep import record
+from os_acc.privsep import claims
 from os_acc.testing import TestHost, instance
 from tests.unit import acme
 from tests.unit import vendor_steps as vendor
@@ -137,7 +137,7 @@ def check_erased(host: TestHost) -> None:
         host.plug(2, CARD)
     advance(host)
     assert not acme.has_data(host.root, CARD)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     host.plug(2, CARD)
 
 
@@ -255,7 +255,7 @@ def test_the_erasure_is_permitted_although_root_names_the_device_no_more(
     advance(host, 1)
     assert vendor.Stepping.results[-1] == "1"
     assert host.manager.store.leases() == ()
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_region_that_the_host_programs_is_not_erased(make_fpgas, install_plugins):

@@ -18,7 +18,8 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, worker
+from os_acc.privsep import claims, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import TestHost, instance
 from tests.unit import acme
 from tests.unit.acme import advance
@@ -63,7 +64,7 @@ def check_erased(host: TestHost) -> None:
     assert erasing(host)
     advance(host)
     assert not acme.has_data(host.root, CARD)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     host.plug(2, CARD)
 
 
@@ -124,7 +125,7 @@ def test_a_lost_card_that_is_pulled_stays_on_record_until_force(host):
     check_unknown(host)
     host.kernel.hot_unplug(CARD)
     release(host, force=True)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_card_that_is_pulled_out_of_a_guest_stays_on_record(host):
@@ -153,7 +154,7 @@ def test_a_damaged_lease_is_released_to_its_erasure_after_a_reboot(host):
 
 def test_a_damaged_record_of_the_helper_is_replaced(host):
     use(host)
-    Path(host.root, worker.LOCKS, f"{CARD}.lease").write_text("rubbish")
+    Path(host.root, LOCKS, f"{CARD}.lease").write_text("rubbish")
     check_erased(host)
 
 
@@ -186,7 +187,7 @@ def test_force_frees_no_card_whose_erasure_can_go_on(host, monkeypatch):
 def test_a_call_of_the_plugin_that_keeps_the_lock_is_no_failure(host):
     use(host)
     advance(host, 1)
-    with open(Path(host.root, worker.LOCKS, CARD), "rb") as file:
+    with open(Path(host.root, LOCKS, CARD), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         advance(host, 1)
     (lease,) = erasing(host)
@@ -203,14 +204,14 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
     # The helper's record is gone: it does not tell that no guest had the card.
     host.kernel.reboot()
     host.restart()
-    host.manager.life.replay(1e9)
+    host.manager.recovery.replay(1e9)
     check_erased(host)
 
 
 def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
     host.plug(1, CARD)
     acme.write_medium(host.root, CARD)
-    Path(host.root, worker.LOCKS, f"{CARD}.lease").unlink()
+    Path(host.root, LOCKS, f"{CARD}.lease").unlink()
     host.unplug(1)
     assert [
         each.lease for each in host.manager.catalog.reconciler.records(1e9).values()
@@ -220,7 +221,7 @@ def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
 
 def test_an_erasure_follows_the_epochs_of_the_helper(host):
     def raise_epoch() -> None:
-        path = Path(host.root, worker.LOCKS, CARD)
+        path = Path(host.root, LOCKS, CARD)
         seen = int(path.read_bytes().partition(b" ")[0])
         path.write_bytes(worker._record(b"%020d" % (seen + 3_600_000_000)))
 

@@ -15,7 +15,7 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import claims
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import has
 from tests.unit import acme
@@ -373,6 +373,6 @@ def test_a_release_after_a_reboot_ends_the_helpers_copy_of_the_record(host):
     host.restart()
     assert host.unplug(1) == 1
     assert acme.marked(host.root) == []
-    assert not record.claimed()
+    assert not claims.claimed()
     host.restart()
     host.plug(2, CARD)

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.placement.sync import Publisher
 from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 from tests.expected_errors import has, raises
 from tests.unit.fpga import (
     CARD,

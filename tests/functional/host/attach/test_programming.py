@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import options
-from os_acc.placement.region_traits import PROGRAMMABLE
+from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from tests.expected_errors import raises
 from tests.unit.fpga import (

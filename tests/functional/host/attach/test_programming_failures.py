@@ -17,10 +17,10 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.library import Library
 from os_acc.helper.client import Helper
-from os_acc.objects.image import Bitstream
-from os_acc.objects.request import PLACEMENT_NAME
-from os_acc.testing import bitstreams
-from os_acc.testing.dfl_specs import payload
+from os_acc.objects.bitstream import Bitstream
+from os_acc.objects.request_group import PLACEMENT_NAME
+from os_acc.testing import image_directory
+from os_acc.testing.dfl import payload
 from tests.expected_errors import raises
 from tests.unit.fpga import (
     CARD,
@@ -195,17 +195,21 @@ def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkey
 
 
 def test_a_bitstream_of_two_functions_has_to_show_one_of_them(fpgas):
-    metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
-    image = fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(POWER_ON)))
+    metadata = image_directory.gbs_metadata(INTERFACE, GZIP, CRYPTO)
+    image = fpgas.images.put(
+        "both", image_directory.gbs_of(metadata, payload(POWER_ON))
+    )
     with raises(exception.ProgrammingReason.WRONG_FUNCTION, match=POWER_ON):
         fpgas.plug(1, bitstream_id=image)
     assert is_unknown(fpgas)
 
 
 def test_of_two_functions_a_region_with_one_has_to_show_the_one_that_is_meant(fpgas):
-    metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
+    metadata = image_directory.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     reported = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
-    fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **reported)
+    fpgas.images.put(
+        "both", image_directory.gbs_of(metadata, payload(GZIP)), **reported
+    )
     with raises(exception.ProgrammingReason.WRONG_FUNCTION, match=GZIP):
         fpgas.plug(1, function_id=CRYPTO)
 
@@ -214,7 +218,7 @@ def test_a_newer_build_of_a_function_is_programmed_where_it_is_named(ports):
     upload(ports)
     ports.plug(1, VF, function_id=GZIP)
     ports.unplug(1)
-    newer = bitstreams.gbs(INTERFACE, GZIP, payload(GZIP, 8192))
+    newer = image_directory.gbs(INTERFACE, GZIP, payload(GZIP, 8192))
     image = ports.images.put("newer", newer)
     for number in (2, 3):
         ports.plug(number, VF, bitstream_id=image)

@@ -9,7 +9,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
-from os_acc.placement.region_traits import PROGRAMMABLE
+from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import raises
 from tests.unit import acme_card

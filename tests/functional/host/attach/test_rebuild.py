@@ -22,14 +22,14 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.testing import (
     HostSpec,
     TestHost,
-    bitstreams,
     hosts,
+    image_directory,
     instance,
     request,
     uuid_of,
 )
-from os_acc.testing.dfl_specs import payload
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.dfl import payload
+from os_acc.testing.nova import FakeProviderTree
 from tests.expected_errors import Expected, raises
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A, PCI_B
@@ -172,7 +172,7 @@ def test_a_function_that_the_guest_has_written_itself_is_programmed(fpgas, image
 
 def test_another_bitstream_with_the_same_function_is_programmed_by_its_name(fpgas):
     upload(fpgas)
-    content = bitstreams.gbs(hosts.DFL_INTERFACE, GZIP, payload(GZIP) * 2)
+    content = image_directory.gbs(hosts.DFL_INTERFACE, GZIP, payload(GZIP) * 2)
     fpgas.images.put("better", content, **{"accel:function_id": GZIP})
     by_name = [
         vm_image(fpgas, f"vm-{name}", bitstream_name=name)

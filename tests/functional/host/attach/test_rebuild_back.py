@@ -8,8 +8,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach.lifecycle import Lifecycle
-from os_acc.testing import TestHost, bitstreams, hosts
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing import TestHost, hosts, image_directory
+from os_acc.testing.dfl import payload
 from tests.functional.host.attach.test_rebuild import (
     die,
     images_of,
@@ -128,7 +128,7 @@ def test_back_to_a_plain_image_of_a_flavor_with_a_trait(fpgas, images):
     fpgas.unplug(2)
     trait = function_trait(GZIP)
     first = plug(fpgas, images["plain"], trait=trait)
-    content = bitstreams.gbs(hosts.DFL_INTERFACE, GZIP, payload(GZIP) * 2)
+    content = image_directory.gbs(hosts.DFL_INTERFACE, GZIP, payload(GZIP) * 2)
     fpgas.images.put("better", content, **{"accel:function_id": GZIP})
     fail(fpgas, vm_image(fpgas, "vm-better", bitstream_name="better"))
     assert plug(fpgas, images["plain"], trait=trait) == first

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from os_acc.objects.lease import Lease
-from os_acc.store import readonly
+from os_acc.store import snapshot
 from os_acc.testing import TestHost, instance, request, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -14,7 +14,7 @@ NAMED = {"name": "web-1", "project_id": uuid_of(7)}
 
 def recorded(bench: TestHost) -> tuple[Lease, ...]:
     """Return the leases in the file, as another process reads them."""
-    return readonly.read(bench.state_path).leases
+    return snapshot.read(bench.state_path).leases
 
 
 def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.cmd.checks import devices
-from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks import CheckContext, devices
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Units
 from os_acc.plugins.nvme import NvmePlugin
@@ -23,7 +22,7 @@ from os_acc.plugins.pci import PciPlugin
 from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
+from os_acc.testing.device_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
 
 DRIVE = "0000:d9:00.0"
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request
 

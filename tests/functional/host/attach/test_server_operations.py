@@ -18,8 +18,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost, hosts, uuid_of
-from os_acc.testing.instances import instance, request
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree, instance, request
 from tests.unit.fpga import CARD, CRYPTO, held, upload
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"

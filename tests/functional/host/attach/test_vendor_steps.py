@@ -17,7 +17,7 @@ from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState, LeaseView
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
-from os_acc.testing import TestHost, helper, privileged, uuid_of
+from os_acc.testing import TestHost, helper, uuid_of
 from tests.unit import vendor_steps as vendor
 
 CARD, GPU = "0000:5e:00.0", "0000:17:00.0"
@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_initialize_starts_the_helper_of_a_plugin(host, initialize, let_plugin_run):
     let_plugin_run("prepare", vendor.process)
     command = helper.command(host.root, host.write_config())
-    with privileged.privileged_by(command, [vendor.context]):
+    with helper.privileged_by(command, [vendor.context]):
         initialize()
         # No step has run: a first plug would otherwise wait for the start.
         wait_until(lambda: vendor.context.channel is not None)
@@ -81,7 +81,7 @@ def test_initialize_starts_the_helper_of_a_plugin(host, initialize, let_plugin_r
 def test_a_helper_of_a_plugin_that_does_not_start_fails_its_steps_alone(
     host, initialize, caplog
 ):
-    with privileged.privileged_by("false", [vendor.context]):
+    with helper.privileged_by("false", [vendor.context]):
         initialize()
         wait_until(lambda: "steps of plugin acme will fail" in caplog.text)
         with pytest.raises(exception.HelperUnavailable, match=r"vendor_steps\.context"):

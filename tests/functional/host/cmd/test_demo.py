@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from os_acc.testing.demo.views import hostdev
+from os_acc.testing.demo.story import hostdev
 
 _RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]))"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from os_acc.objects.lease import Lease
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 
 DRIVE = "0000:d9:00.0"
 DATA = b"data of a guest." * 512

@@ -15,8 +15,15 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins.dfl import DflPlugin
-from os_acc.testing import FunctionSpec, HostSpec, TestHost, bitstreams, hosts, uuid_of
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing import (
+    FunctionSpec,
+    HostSpec,
+    TestHost,
+    hosts,
+    image_directory,
+    uuid_of,
+)
+from os_acc.testing.dfl import payload
 from os_acc.testing.specs import netdev
 from tests.expected_errors import has
 from tests.unit.fpga import (
@@ -127,7 +134,7 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
 def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
     """The card would receive its header too, for any region that it declares."""
     rest = payload(GZIP, 64) + b"x" * tail
-    content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
+    content = image_directory.xclbin(INTERFACE, rest, own_id=GZIP)
     image = fpgas.images.put("adder", content)
     with pytest.raises(
         exception.ImageUnusable,

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc import plugins
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import RejectReason
+from os_acc.plugins import loader
 from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 from os_acc.testing.test_host import config_of
 
@@ -82,7 +82,7 @@ def test_a_provider_stays_with_pci_until_its_lease_has_ended(make_bench):
 
 def test_a_vendors_plugin_is_asked_before_both():
     """A plugin for cards of one vendor need not precede ``nic`` by its name."""
-    loaded = plugins.load(config_of(), "/nowhere", []).loaded
+    loaded = loader.load(config_of(), "/nowhere", []).loaded
     order = [each.name for each in loaded]
     assert order[-1] == "pci"
     assert order.index("nic") > max(

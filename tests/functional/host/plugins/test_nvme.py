@@ -15,17 +15,17 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.cmd.checks import devices, helpers
-from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks import CheckContext, devices, helpers
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, record, rootconf
-from os_acc.privsep.nvme import notes, survey
+from os_acc.privsep import claims, functions, permissions
+from os_acc.privsep.nvme import disks, survey
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import (
+from os_acc.testing.device_specs import (
     BLOCK,
     CRYPTO,
     FORMATS,
@@ -66,7 +66,7 @@ def host_with_vfs(directory: Path, *, fna: int = 0b100) -> TestHost:
 
 
 def is_marked(host: TestHost, address: str = DRIVE) -> bool:
-    return os.path.exists(host.kernel.path(notes.MARKS, address))
+    return os.path.exists(host.kernel.path(MARKS, address))
 
 
 def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
@@ -226,7 +226,7 @@ def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
         assert not is_marked(host, FIRST)
         # Both stay offered: neither has data of a guest.
         assert host.manager.store.leases() == ()
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
         assert len(host.provider(PF).device.handles) == 2
 
 
@@ -241,7 +241,7 @@ def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
         # A check erases nothing.
         assert host.kernel.read_medium(FIRST, 2).startswith(DATA)
         (lease,) = host.manager.store.leases()
-        (taken,) = record.claimed()
+        (taken,) = claims.claimed()
         rest = "", "", "nvme", "nvme", "node1", "QEMU0+1"
         assert taken == ((0, 0x41, 0, 1), lease.uuid, "guest", *rest)
         host.unplug(1)
@@ -283,7 +283,7 @@ def test_a_check_that_is_killed_leaves_nothing(
 ) -> None:
     with host_with_vfs(tmp_path) as host:
         if is_limited:
-            limits = Path(host.root, *rootconf.PATH)
+            limits = Path(host.root, *permissions.PATH)
             limits.parent.mkdir(parents=True)
             limits.write_text(f"[os_acc]\ndevice_spec = {TWO_VFS[0]}\n")
         host.restart()
@@ -293,7 +293,7 @@ def test_a_check_that_is_killed_leaves_nothing(
         with pytest.raises(exception.OsAccError):
             host.plug(1, PF)
         assert host.manager.store.leases() == ()
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
         assert binding(host, FIRST) == (None, None)
         assert not is_marked(host, FIRST)
         # No guest had it: it is not erased.
@@ -358,7 +358,7 @@ def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(
         for part in (0.25, 0.5):
             advance(host)
             host.kernel.advance_sanitize(DRIVE, part)
-            (disk,) = survey.wait_for_disks(PciAddress.parse(DRIVE), (1,)).values()
+            (disk,) = disks.wait_for_disks(PciAddress.parse(DRIVE), (1,)).values()
             with pytest.raises(OSError, match="busy"):
                 host.kernel.open_disk(disk.node, disk.device)
         advance(host)

@@ -14,9 +14,9 @@ from os_acc import exception
 from os_acc.attach import erasure, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import claims, record
 from os_acc.testing import TestHost
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DRIVE, advance, host_with
 from tests.functional.host.plugins.nvme_drive import lease_of as lease
 
@@ -102,7 +102,7 @@ def test_a_drive_that_stands_still_can_be_given_up(
         operations.release_device(host.manager, ADDRESS, None, force=True)
     stall(host, monkeypatch)
     operations.release_device(host.manager, ADDRESS, None, force=True)
-    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     # It does no I/O before the operation has ended.
     with pytest.raises(exception.HostStepFailed, match="sanitize operation is running"):
         host.plug(2, DRIVE)

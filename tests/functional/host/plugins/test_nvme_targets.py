@@ -13,10 +13,10 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import record
-from os_acc.privsep.nvme import notes
+from os_acc.privsep import claims
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import TestHost, instance, request
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
 TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
@@ -41,8 +41,8 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
             plug(host, target)
         assert host.kernel.snapshot() == before
-        assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
-        assert (host.manager.store.leases(), record.claimed()) == ((), ())
+        assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
+        assert (host.manager.store.leases(), claims.claimed()) == ((), ())
 
 
 @TARGETS
@@ -77,13 +77,13 @@ def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
     plug(host, target)
     assert host.drivers(DRIVE) == ["nvme"]
     # udev may look at them.
-    assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+    assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
     host.kernel.write_medium(DRIVE, 1, DATA)
     before = host.kernel.writes()
     host.unplug(1)
     assert host.kernel.writes() == before
     advance(host)
-    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
 
 
@@ -105,6 +105,6 @@ def test_a_plug_that_fails_leaves_no_record(host: TestHost, target: str) -> None
     host.kernel.fail(DRIVE, "identify", times=None)
     with pytest.raises(exception.HostStepFailed):
         plug(host, target)
-    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     host.kernel.lift()
     plug(host, target)

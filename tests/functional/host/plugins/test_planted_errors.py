@@ -12,7 +12,7 @@ from os_acc import exception, service
 from os_acc.attach import plugin_steps
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
-from os_acc.plugins import Plugins
+from os_acc.plugins.loader import Plugins
 from tests.functional.host.plugins.planted_errors import HERE
 
 CARDS = "0000:5e:00.0", "0000:e3:00.0"

@@ -17,7 +17,7 @@ from os_acc.attach import operations, verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding
+from os_acc.privsep import claims
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import TestHost, functions, vfio
 from os_acc.testing.tree import Tree
@@ -88,7 +88,7 @@ def test_the_record_of_a_guest_stays_while_its_driver_may_offer_the_vf(
     registered.plug(1, VFS[0])
     (lease,) = registered.manager.store.leases()
     hide(registered, VFS[0])
-    (answer,) = binding.forget((PLACE.parts,), lease.epoch, 60_000, lease.uuid)
+    (answer,) = claims.forget((PLACE.parts,), lease.epoch, 60_000, lease.uuid)
     assert answer[0] == Outcome.REFUSED
     assert registered.unplug(1) == 1
 

@@ -13,7 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import (
     AttributeSpec,
     FunctionSpec,
@@ -107,7 +107,7 @@ def test_a_plug_beside_a_step_that_hangs_ends_and_can_be_repeated(
 ) -> None:
     with sharing_host(tmp_path, 8) as host:
         host.plug(1, sharing.CARD)
-        lock = Path(host.root, worker.LOCKS, f"parent@{sharing.CARD}")
+        lock = Path(host.root, LOCKS, f"parent@{sharing.CARD}")
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             another = host.start(plug_timeout=3, write_timeout=1)

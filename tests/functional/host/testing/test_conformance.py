@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, conformance
-from os_acc.testing.conformance import (
-    concurrency,
-    discovery,
-    failures,
-    leaks,
-    steps,
-)
+from os_acc.testing.conformance import concurrency, discovery, failures, steps
 from tests.shares import Share
 from tests.unit.plugins import unconforming_plugins as planted
 
@@ -70,7 +64,7 @@ FOUND = {
         "IgnoresDeadline": "prepare.. returns once seconds_left.. is 0",
         "IgnoresDeadlineAtRelease": "release.. returns once seconds_left.. is 0",
     },
-    functools.partial(leaks.nothing_is_left_open, patience=0.1): {
+    functools.partial(steps.nothing_is_left_open, patience=0.1): {
         "OpensAtScan": "close all that they open; left open in .*/acme_state",
         "OpensAtPlug": "close all that they open; left open in 2 rounds: pipe",
         "StartsThread": "is a daemon, or ends with the call, not acme-watcher",

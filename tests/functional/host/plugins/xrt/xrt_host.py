@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from os_acc.testing import HostSpec, TestHost, bitstreams, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, image_directory
 
 MANAGEMENT, USER = "0000:3b:00.0", "0000:3b:00.1"
 OTHER_USER = "0000:af:00.1"
 INTERFACE = hosts.XRT_INTERFACE
-ADDER = bitstreams.XCLBIN_ID
+ADDER = image_directory.XCLBIN_ID
 CIPHER = "54754387-411c-4c16-8265-245b0241d0a2"
 
 

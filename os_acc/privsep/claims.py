@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Leases that have a device, by the helper's records of this boot and their copies.
+
+A copy applies to the device with the recorded serial number, at any address. While no
+device shows that number, it applies to every device of the model without a readable
+number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from os_acc import privsep
+from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, permissions, record, request, worker
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
+from os_acc.privsep.record import (
+    UNREADABLE,
+    DeviceRecord,
+    FunctionUse,
+    RecordCopy,
+    RecordUnclear,
+    copies,
+    copy_name,
+    copy_names,
+    identity_of,
+    parts_of,
+)
+from os_acc.privsep.request import BindTarget, GroupRequest
+
+Answers = tuple[CallResult, ...]
+
+
+@privsep.base.entrypoint
+def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
+    """List the functions and slots that are recorded.
+
+    :returns: for each its address as four numbers (a slot: parent, type and number),
+        the uuid of the lease (:data:`.record.UNREADABLE` if the record is damaged),
+        :class:`.FunctionUse`, prior driver and prior override, the plugins that have to
+        erase it and to release it ('' for none), the node and the serial number. The
+        record of a function, or of a parent, that was replaced by another one is left
+        out. No plugins are named for a function that is only possibly one that has to
+        be erased.
+    """
+    found = (_listed(address) for address in record.addresses())
+    here = [each for each in found if each is not None]
+    # Those of this boot have precedence, then those that are certain.
+    listed = (line for each in copies() for line in _listed_copy(each))
+    last = sorted(listed, key=lambda line: not line[5])
+    return tuple({each[0]: each for each in (*reversed(last), *here)}.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakeRequest(GroupRequest):
+    """Functions that a lease takes.
+
+    The driver of a target is a variant of vfio-pci, or the present one; '' stands for
+    vfio-pci.
+
+    :ivar lease: canonical UUID.
+    :ivar eraser: the plugin that has to erase them afterwards; '' for none.
+    :ivar releaser: the plugin that has to release them afterwards; '' for none.
+    :ivar node: the compute node whose lease it is; '' if unknown.
+    """
+
+    targets: Annotated[tuple[BindTarget, ...], request.targets(2, 3, 5)]
+    lease: request.Uuid
+    eraser: request.Name = ""
+    releaser: request.Name = ""
+    node: request.Text = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReserveRequest(GroupRequest):
+    """Functions to be recorded for a lease; see :class:`TakeRequest`.
+
+    :ivar instead_of: the lease whose records this lease takes over, with their driver
+        and override. :data:`.record.UNREADABLE`: take over damaged records. '': none.
+    """
+
+    lease: request.Uuid
+    use: Annotated[FunctionUse, request.of_kind(FunctionUse)]
+    instead_of: Annotated[str, request.that(record.is_lease)]
+    eraser: request.Name = ""
+    releaser: request.Name = ""
+    node: request.Text = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForgetRequest(request.Request):
+    """Functions whose records of a lease are removed."""
+
+    addresses: request.Addresses
+    epoch: request.Epoch
+    milliseconds: request.Milliseconds
+    lease: request.Uuid
+
+    def validate(self) -> None:
+        """Check that each function is named once."""
+        request.require(len(set(self.addresses)) == len(self.addresses))
+
+
+@request.entrypoint(privsep.base, ReserveRequest, for_each=True)
+def reserve(call: ReserveRequest) -> Answers:
+    """Record functions for a lease without changing their binding.
+
+    If a record names another lease, none is changed.
+    """
+    return run(call, partial(_reserve, call))
+
+
+@request.entrypoint(privsep.base, ForgetRequest, for_each=True)
+def forget(call: ForgetRequest) -> Answers:
+    """Remove the records of a lease that no longer uses its functions.
+
+    A function that its driver still offers to a guest is refused: its record ends with
+    :func:`.binding.give_back`. One without a record of the lease stays unchanged.
+    """
+    # Lock no others: a caller may name any address.
+    recorded = [
+        each
+        for each in call.addresses
+        if record.exists(each)
+        or (record.copies_of(each, call.lease) and functions.exists(each))
+    ]
+    for each in set(call.addresses).difference(recorded):
+        # Of a device that has left the host, and has no lock.
+        record.remove_copies(each, call.lease)
+    found: dict[PciAddress, CallResult] = {}
+    if recorded:
+        answers = worker.run(
+            recorded,
+            call.epoch,
+            call.milliseconds / 1000,
+            lambda index: _forget(recorded[index], call.lease),
+        )
+        found = dict(zip(recorded, answers, strict=True))
+    return tuple(found.get(each, OK) for each in call.addresses)
+
+
+def _listed(address: DeviceAddress) -> tuple[Any, ...] | None:
+    try:
+        own = record.read(address)
+    except RecordUnclear:
+        return _unreadable(address)
+    here = None if own is None else identity_of(address)
+    if own is None or here not in (None, own.identity) or _is_of_another(own):
+        return None
+    if here is None and own.serial and (own.eraser or own.releaser):
+        # It may have been erased in another slot.
+        name = copy_name(own.identity, own.serial)
+        found = [each.record for each in copies(own.identity) if each.name == name]
+        if not found or (found[0] and found[0].address != address):
+            return None
+    return _line(own)
+
+
+def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
+    """List the functions to which a copy applies."""
+    own = copy.record
+    if own is not None and _is_of_this_boot(own):
+        return
+    there = _of_model(copy.identity)
+    found: list[DeviceAddress] = [
+        each for each in there if copy.name in copy_names(each, copy.identity)
+    ]
+    # It may be one of these. With only a release due, it has no data of a guest.
+    is_unclear = not found and (own is None or own.eraser)
+    unclear = [each for each in there if is_unclear and not functions.serial(each)]
+    if own is None:
+        yield from map(_unreadable, (*found, *unclear))
+        return
+    if not found:
+        bare = dataclasses.replace(own, use=FunctionUse.HOST, eraser="", releaser="")
+        yield from (_line(_at(bare, each)) for each in unclear)
+        found = [] if identity_of(own.address) else [own.address]
+    yield from (_line(_at(own, each)) for each in found)
+
+
+def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
+    return (parts_of(address), UNREADABLE, "", "", "", "", "", "", "")
+
+
+def _line(own: DeviceRecord) -> tuple[Any, ...]:
+    binding = str(own.use), own.driver, own.override
+    plugins = own.eraser, own.releaser
+    return (parts_of(own.address), own.lease, *binding, *plugins, own.node, own.serial)
+
+
+def record_of(
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str
+) -> DeviceRecord | None:
+    """Return the record of a device, if it has this identity.
+
+    :param mine: leases that had the device at this address before a reboot, or before
+        devices were exchanged; its serial number may prove to be another one.
+    :raises RecordUnclear: the record is damaged.
+    """
+    own = record.read(address)
+    is_same = own is not None and own.identity == identity
+    if own and is_same and (own.lease in mine or not _is_of_another(own)):
+        return own
+    found = copies(identity)
+    if not found or not isinstance(address, PciAddress):
+        return None
+    names = copy_names(address, identity)
+    named = next((each for each in found if each.name in names), None)
+    if named is not None:
+        if named.record is None:
+            raise RecordUnclear(address)
+        return _at(named.record, address, FunctionUse.HOST)
+    for each in found:
+        if each.record and each.record.lease in mine and each.record.address == address:
+            return _at(each.record, address, FunctionUse.HOST)
+    return None
+
+
+def sound_record_of(
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str
+) -> DeviceRecord | None:
+    """Return the record of a device, as :func:`record_of`; None also if damaged."""
+    try:
+        return record_of(address, identity, *mine)
+    except RecordUnclear:
+        return None
+
+
+def lease_of(
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str, serial: str = ""
+) -> str | None:
+    """Return the lease for which a device is, or may be, recorded, or None.
+
+    :param mine: as for :func:`record_of`.
+    :param serial: of the device that is meant, wherever it is; '' if unknown.
+    :returns: :data:`.record.UNREADABLE`: the record is damaged.
+    """
+    try:
+        found = record_of(address, identity, *mine)
+    except RecordUnclear:
+        return UNREADABLE
+    if found is not None:
+        return found.lease
+    if serial and (lease := lease_of_serial(identity, serial)) is not None:
+        return lease
+    others = copies(identity)
+    if not others or not isinstance(address, PciAddress) or functions.serial(address):
+        return None
+    of_model = _of_model(identity)
+    there = {name for each in of_model for name in copy_names(each, identity)}
+    for name, _identity, copy in others:
+        if name in there:
+            continue
+        if copy is None:
+            return UNREADABLE
+        if copy.eraser and not _is_of_this_boot(copy):
+            return copy.lease
+    return None
+
+
+def lease_of_serial(
+    identity: tuple[int, ...], serial: str, unless_of: str | None = None
+) -> str | None:
+    """Return the lease whose data a device has, by its serial number, or None.
+
+    :param unless_of: a node whose leases are left out.
+    :returns: :data:`.record.UNREADABLE`: the copy of its record is damaged.
+    """
+    wanted = copy_name(identity, serial)
+    for name, _identity, copy in copies(identity):
+        if name == wanted and (copy is None or copy.node != unless_of):
+            return UNREADABLE if copy is None else copy.lease
+    return None
+
+
+def check_claims(
+    targets: Sequence[BindTarget], lease: str, instead_of: str = ""
+) -> None:
+    """Check before the first change that no other lease claims a function.
+
+    The call holds the locks of all functions until it ends.
+
+    :raises CallRefused: CLAIMED; CHANGED: a function shows another serial number than
+        that of the lease.
+    """
+    for each in targets:
+        found = lease_of(*each[:2], lease, instead_of, serial=each.serial)
+        if found not in (None, lease, instead_of):
+            place = str(each.address)
+            raise CallRefused(Outcome.CLAIMED, errno.EBUSY, place, str(found))
+        if found != UNREADABLE:
+            _check_serial(each, lease)
+
+
+def _check_serial(target: BindTarget, lease: str) -> None:
+    found = record_of(target.address, target.identity, lease)
+    own = found.serial if found is not None and found.lease == lease else ""
+    shown = functions.serial(target.address)
+    if shown and (own or target.serial) not in ("", shown):
+        raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", shown)
+
+
+def run(
+    call: GroupRequest, job: worker.Job, check: worker.Job | None = None
+) -> Answers:
+    """Run a job for each function of a call, unless one of them is missing."""
+    present = [functions.exists(address) for address in call.addresses]
+    if not all(present):
+        gone = functions.gone().result
+        return tuple(
+            CallResult(Outcome.UNREACHED) if each else gone for each in present
+        )
+    seconds = call.milliseconds / 1000
+    return worker.run(call.addresses, call.epoch, seconds, job, check=check)
+
+
+@contextlib.contextmanager
+def guarded(target: BindTarget, group: int) -> Iterator[None]:
+    """Check that a function is the expected one, before and after the block.
+
+    If it is removed meanwhile, its replacement may have received the writes.
+
+    :raises CallRefused: it is another one, in another IOMMU group, or a bridge.
+    """
+    address = target.address
+    functions.check_identity(address, target.identity)
+    if (found := functions.group(address)) != group:
+        raise CallRefused(Outcome.CHANGED, 0, "iommu_group", str(found))
+    if functions.is_bridge(address):
+        raise CallRefused(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
+    try:
+        yield
+    finally:
+        try:
+            functions.check_identity(address, target.identity)
+        except CallRefused as refusal:
+            if refusal.result.outcome == Outcome.CHANGED:
+                _let_go(address)
+            raise
+
+
+def _let_go(address: PciAddress) -> None:
+    """Undo what a newly arrived function may have received."""
+    with contextlib.suppress(OSError, CallRefused):
+        if functions.override(address):
+            functions.set_override(address, "")
+            functions.unbind(address)
+            functions.probe(address)
+
+
+def _reserve(call: ReserveRequest, index: int) -> CallResult:
+    target = call.targets[index]
+    if index == 0:
+        check_claims(call.targets, call.lease, call.instead_of)
+    with guarded(target, call.group):
+        mine = call.lease, call.instead_of
+        found = lease_of(target.address, target.identity, *mine)
+        root = permissions.last_read()
+        if found is None and root.denies_lease(target.address, call.addresses):
+            raise permissions.denied()
+        record_target(call, target, call.use, call.instead_of)
+    return OK
+
+
+def record_target(
+    call: TakeRequest | ReserveRequest,
+    target: BindTarget,
+    use: FunctionUse,
+    instead_of: str = "",
+) -> None:
+    """Record a function for the lease of a call, before it is changed."""
+    own = target.address, target.identity, call.lease
+    found = sound_record_of(*own, instead_of) or record.present(*own, use)
+    serial = found.serial or target.serial or functions.serial(target.address)
+    # A guest's function is on its driver until it is restored: see _forget().
+    if FunctionUse.GUEST in (found.use, use):
+        use = FunctionUse.GUEST
+    first = found.first if found.lease == call.lease else found.first or found.lease
+    record.write(
+        dataclasses.replace(
+            found,
+            lease=call.lease,
+            use=use,
+            eraser=call.eraser or found.eraser,
+            releaser=call.releaser or found.releaser,
+            first=first,
+            serial=serial,
+            node=call.node or found.node,
+        )
+    )
+    if found.lease != call.lease:
+        # The serial number may have been unknown before: the copy had another name.
+        record.remove_copies(target.address, found.lease)
+
+
+def _forget(address: PciAddress, lease: str) -> CallResult:
+    try:
+        found = record.read(address)
+    except RecordUnclear:
+        # The record may belong to another lease: an operator decides.
+        return OK
+    if found is None or found.lease != lease:
+        record.remove_copies(address, lease)
+        return OK
+    if (
+        found.use == FunctionUse.GUEST
+        and functions.identity(address) == found.identity
+        and functions.may_be_a_guests(address, driver := functions.driver(address))
+    ):
+        raise CallRefused(Outcome.REFUSED, errno.EBUSY, "record", driver)
+    record.remove(address)
+    return OK
+
+
+def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
+    present = functions.present()
+    return [each for each in present if functions.identity(each) == identity]
+
+
+def _is_of_this_boot(copy: DeviceRecord) -> bool:
+    """Return whether the device of a copy has its address, by a record of this boot."""
+    try:
+        found = record.read(copy.address)
+    except RecordUnclear:
+        return False
+    return (
+        found is not None
+        and found.lease == copy.lease
+        and identity_of(copy.address) == copy.identity
+        and not _is_of_another(found)
+    )
+
+
+def _is_of_another(own: DeviceRecord) -> bool:
+    """Return whether the device of a record is elsewhere, by the serials shown."""
+    if not own.serial or not isinstance(own.address, PciAddress):
+        return False
+    if shown := functions.serial(own.address):
+        return shown != own.serial
+    return own.serial in map(functions.serial, _of_model(own.identity))
+
+
+def _at(
+    copy: DeviceRecord, address: DeviceAddress, use: FunctionUse | None = None
+) -> DeviceRecord:
+    """Return the record of a device after a reboot, which has ended its binding.
+
+    :param use: until the device is taken again; None: that before the reboot.
+    """
+    driver = functions.driver(address) if isinstance(address, PciAddress) else ""
+    return dataclasses.replace(
+        copy, address=address, driver=driver, override="", use=use or copy.use
+    )

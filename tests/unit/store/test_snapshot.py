@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Read a snapshot of the store without side effects."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.store import StoreDamaged, snapshot
+from os_acc.testing import TestHost
+
+
+@pytest.fixture
+def store(bench: TestHost) -> Path:
+    """Return the path of a store in which the first instance has a GPU."""
+    bench.plug(1, "0000:17:00.0")
+    return Path(bench.state_path) / "os_acc.sqlite"
+
+
+def test_a_snapshot_equals_the_store(store: Path, bench: TestHost) -> None:
+    found = snapshot.read(bench.state_path)
+    assert found.leases == bench.manager.store.leases()
+    assert found.damaged_claims == ()
+
+
+def test_a_snapshot_has_the_events_that_were_requested(
+    store: Path, bench: TestHost
+) -> None:
+    assert snapshot.read(bench.state_path).events == ()
+    events = bench.manager.store.events(100)
+    assert snapshot.read(bench.state_path, events=100).events == events
+    assert snapshot.read(bench.state_path, events=1).events == events[-1:]
+
+
+def test_the_snapshot_of_a_missing_store_is_empty(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert snapshot.read(str(missing)) == snapshot.StoreSnapshot()
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 4096, b"x"])
+def test_a_damaged_file_is_an_error_and_stays(
+    store: Path, bench: TestHost, content: bytes
+) -> None:
+    store.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="is damaged"):
+        snapshot.read(bench.state_path)
+    assert store.read_bytes() == content
+
+
+def test_a_directory_that_cannot_be_entered_is_not_an_empty_store(
+    store: Path, bench: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, *_: object) -> None:
+        raise PermissionError(13, os.strerror(13), path)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(exception.StateUnavailable, match="Permission denied"):
+        snapshot.read(bench.state_path)
