@@ -4,8 +4,8 @@
 
 A device whose plugin erases it goes from RELEASING to ERASING: it is back with its
 driver, and the lease belongs to no consumer any more. The lease and the privileged
-helper's record, each of which survives a loss of the other, keep the device from all
-plugs until the plugin has verified the erasure. That may take hours: the threads of the
+helper's record keep the device from all plugs until the plugin has verified the
+erasure; each survives the loss of the other. That may take hours: the threads of the
 service (:class:`.Retrier`) continue it with short calls, also after a reboot.
 """
 

@@ -166,8 +166,8 @@ class Discovered:
         own -= recorded.outstanding_releases.keys()
         self.owners = {at: name for at, name in self.owners.items() if at not in own}
         why = f"is not offered by {plugin}, the plugin of its lease"
-        left = {each.function.address for each in self.left}
-        self.claimed |= dict.fromkeys(left & own, why)
+        left = (each.function.address for each in self.left)
+        self.claimed |= dict.fromkeys((each for each in left if each in own), why)
 
     def candidates_for(
         self, plugin: str, waiting: Set[str], own_drivers: Set[str]

@@ -72,7 +72,7 @@ DFL_REGION: Final = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
 
 _DFL_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # Read from a card that does not answer, or that has no id.
-_NOBODY = frozenset({"0" * 32, "f" * 32})
+_NO_FUNCTION = frozenset({"0" * 32, "f" * 32})
 
 
 def is_dfl_product(identity: PciIdentity) -> bool:
@@ -91,7 +91,7 @@ def is_dfl_id(text: str) -> bool:
 
 def dfl_uuid(text: str) -> str | None:
     """Return an id of sysfs as canonical UUID; None if it is invalid or unset."""
-    if text in _NOBODY or not is_dfl_id(text):
+    if text in _NO_FUNCTION or not is_dfl_id(text):
         return None
     return str(uuid.UUID(hex=text))
 

@@ -156,7 +156,7 @@ def xclbin(
     :param payload: its bitstream section.
     :param more: kind and content of further sections.
     :param mode: ``XCLBIN_MODE``: 0 flat, 1 partial, others.
-    :param own_id: UUID by which XRT names it; '' is none.
+    :param own_id: the UUID that XRT shows for it; '' for none.
     """
     sections = [(XCLBIN_BITSTREAM, payload), *more]
     beginning = 456 + 40 * len(sections)

@@ -17,7 +17,7 @@ from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
 
 def found(source: Glance, **filters: str) -> list[str]:
@@ -64,12 +64,12 @@ def test_what_glance_does_not_know_is_not_made_up(
 
 
 def test_no_image_of_that_id(glance: Double, source: Glance) -> None:
-    why = f"has no image {NOBODY}: No image found with ID {NOBODY} \\(HTTP 404\\)"
+    why = f"has no image {UNKNOWN}: No image found with ID {UNKNOWN} \\(HTTP 404\\)"
     with pytest.raises(exception.ImageNotFound, match=why):
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
 
 
-@pytest.mark.parametrize("text", ["", "nlb", "../../v3/users", f"{NOBODY}?x=y"])
+@pytest.mark.parametrize("text", ["", "nlb", "../../v3/users", f"{UNKNOWN}?x=y"])
 def test_what_is_no_id_never_becomes_an_address(
     glance: Double, source: Glance, text: str
 ) -> None:

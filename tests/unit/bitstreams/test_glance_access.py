@@ -16,7 +16,7 @@ from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
 
 # -- tokens ------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_glance_that_takes_no_token_is_asked_twice_and_no_more(
 def test_a_wrong_password(glance: Double) -> None:
     source = Glance(glance.conf(password="wrong"))
     with pytest.raises(exception.InvalidConfiguration, match="credentials") as error:
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
     assert "[os_acc_glance]" in str(error.value)
     assert error.value.__cause__ is not None
 
@@ -66,7 +66,7 @@ def test_a_wrong_password(glance: Double) -> None:
 def test_no_credentials_at_all(glance: Double) -> None:
     source = Glance(glance.conf(auth_type=None))
     with raises(exception.ConfigurationReason.NOT_CONFIGURED, match="auth_type"):
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_no_credentials_at_all(glance: Double) -> None:
 def test_options_that_lead_nowhere(glance: Double, options: dict[str, object]) -> None:
     source = Glance(glance.conf(**options))
     with pytest.raises(exception.InvalidConfiguration, match="os_acc_glance"):
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
 
 
 def test_an_endpoint_may_be_given_with_its_version(glance: Double) -> None:
@@ -126,7 +126,7 @@ def test_a_certificate_that_nobody_vouches_for(glance: Double) -> None:
     # A server without TLS has no certificate either.
     source = Glance(glance.conf(endpoint_override=glance.url.replace("http", "https")))
     with pytest.raises(exception.InvalidConfiguration, match="cafile"):
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
 
 
 # -- retries and time limits ---------------------------------------------------------
@@ -164,21 +164,21 @@ def test_what_does_not_pass_is_told_after_the_last_retry(
         setattr(glance, name, value)
     source = Glance(glance.conf(connect_retries=2, status_code_retries=2))
     with raises(exception.ServiceType.IMAGE):
-        source.image(NOBODY, soon())
+        source.image(UNKNOWN, soon())
     assert glance.count("GET /v2/images/") == 3
 
 
 def test_nobody_is_there(glance: Double) -> None:
     conf = glance.conf(endpoint_override="http://127.0.0.1:1")
     with raises(exception.ServiceType.IMAGE, match="cannot reach Glance"):
-        Glance(conf).image(NOBODY, soon())
+        Glance(conf).image(UNKNOWN, soon())
 
 
 def test_no_keystone_is_there(glance: Double) -> None:
     for url in ("http://127.0.0.1:1", "http://127.0.0.1:1/v3"):
         source = Glance(glance.conf(auth_url=url, connect_retries=0))
         with raises(exception.ServiceType.IMAGE, match="cannot reach Glance"):
-            source.image(NOBODY, soon())
+            source.image(UNKNOWN, soon())
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_left_at_the_deadline(
@@ -200,12 +200,12 @@ def test_a_server_that_says_nothing_is_left_at_the_timeout(glance: Double) -> No
         url = f"http://127.0.0.1:{silent.server_address[1]}"
         conf = glance.conf(endpoint_override=url, timeout=1, connect_retries=0)
         with raises(exception.ServiceType.IMAGE):
-            Glance(conf).image(NOBODY, soon())
+            Glance(conf).image(UNKNOWN, soon())
 
 
 def test_nothing_is_asked_for_after_the_deadline(
     glance: Double, source: Glance
 ) -> None:
     with raises(exception.ServiceType.IMAGE, match="in time"):
-        source.image(NOBODY, time.monotonic() - 1.0)
+        source.image(UNKNOWN, time.monotonic() - 1.0)
     assert glance.asked == []
