@@ -155,9 +155,9 @@ class Lifecycle:
     def _unfinished(self, intents: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return the unfinished leases of a consumer whose plug has failed.
 
-        The intents are among them in any state: the commit may have succeeded although
-        the disk reported an error. Those that the store has lost are recorded again, so
-        that a crash is survived.
+        The intents are returned even if they are held: a commit may have succeeded
+        although the disk reported an error. Intents that the store has lost are
+        recorded again, so that a crash is survived.
         """
         store = self._store.until(deadline)
         recorded = store.leases(intents[0].consumer)

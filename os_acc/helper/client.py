@@ -30,7 +30,7 @@ from os_acc.privsep import (
     permissions,
     qat,
     sriov,
-    steps,
+    vendor_steps,
     xrt,
 )
 from os_acc.privsep.binding import GiveBackRequest
@@ -296,7 +296,7 @@ class Helper:
         cards: tuple[BindTarget, ...] = ()
         if region is not None:
             cards = (BindTarget(region.card, region.identity.numbers),)
-        request = steps.StepRequest(
+        request = vendor_steps.StepRequest(
             *(lease.address, members, cards, lease.epoch, limit),
             *(lease.uuid, arguments, purpose, lease.releaser),
         )
@@ -311,7 +311,7 @@ class Helper:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
         link, limit = self._turn(step.context, deadline)
         target = BindTarget(function.address, function.identity.numbers)
-        request = steps.HealthRequest(target, limit, step.arguments)
+        request = vendor_steps.HealthRequest(target, limit, step.arguments)
         return CallResult(*link.ask(step.entry, limit, request))
 
     def set_num_vfs(

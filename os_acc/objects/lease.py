@@ -226,8 +226,9 @@ class Lease(LeaseView):
         before they can become necessary.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
-    :ivar peers: all functions of the model of its device, or of its PF, when this was
-        last prepared, if it has to be erased and has no serial number; otherwise none.
+    :ivar peers: the functions that may be its device, which has to be erased and has no
+        serial number: all of its model, for a VF of its PF's, at its last preparation.
+        Otherwise none.
     """
 
     owner: Owner

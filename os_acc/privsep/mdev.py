@@ -19,9 +19,9 @@ from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.privsep import (
     claims,
-    functions,
     kernel,
     locks,
+    pci_functions,
     permissions,
     record,
     request,
@@ -139,7 +139,7 @@ def directory(uuid: str) -> str:
 
 def group(uuid: str) -> int | None:
     """Return the number of the IOMMU group of a mediated device, or None."""
-    return functions.group_of(directory(uuid))
+    return pci_functions.group_of(directory(uuid))
 
 
 def _create(call: SlotRequest) -> CallResult:
@@ -208,7 +208,7 @@ def _remove_existing(uuid: str) -> None:
 def _type_of(uuid: str) -> MdevType | None:
     """Return the type of a mediated device; None if it does not exist."""
     path = directory(uuid)
-    name = functions.link(path, "mdev_type")
+    name = pci_functions.link(path, "mdev_type")
     if not name:
         if not os.path.lexists(path):
             return None

@@ -15,8 +15,8 @@ every call that writes runs in one forked child:
 
 The lock files also carry the epoch of the last operation. A call that a client queued
 before it died, and whose work has been rolled back since, carries a lower epoch and is
-refused. An epoch more than a day ahead of the clock, and of all earlier epochs, is
-refused as well, and not recorded: every later call would carry a lower one.
+refused. An epoch more than a day ahead of both the clock and the last epoch is refused
+as well: if it were recorded, every later call would be refused as older.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from os_acc.privsep import (
     binding,
     claims,
     fpga,
-    functions,
     images,
+    pci_functions,
     permissions,
     record,
     xrt,
@@ -86,7 +86,7 @@ def test_a_group_with_a_card_that_is_not_named_is_not_taken(make_bench):
 def test_what_is_not_named_is_not_taken_beside_what_is(fake, write):
     write(named(GPU))
     calls = [
-        (functions.group(first), targets(first, *more), 1, 30_000, LEASE)
+        (pci_functions.group(first), targets(first, *more), 1, 30_000, LEASE)
         for first, *more in ((NIC,), (GPU, AUDIO), (DISK,))
     ]
     answers = binding.several("take", calls)
@@ -115,11 +115,11 @@ def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
 
 @pytest.mark.parametrize("places", [(AUDIO,), (AUDIO, GPU), (GPU, AUDIO)])
 def test_a_sibling_of_another_group_is_not_taken(divided, places):
-    assert functions.group(AUDIO) != functions.group(GPU)
+    assert pci_functions.group(AUDIO) != pci_functions.group(GPU)
     take(*places)
     assert divided.state(str(AUDIO)).driver == "ice"
     assert record.read(AUDIO) is None
-    group = functions.group(places[0])
+    group = pci_functions.group(places[0])
     claims.reserve(group, targets(*places), 1, 30_000, LEASE, "host", "")
     assert record.read(AUDIO) is None
 
@@ -163,7 +163,7 @@ def test_vfs_are_named_by_their_pf(fake, write):
     assert make_vfs(2) == OK
     vf, _ = sorted(
         PciAddress.parse(os.path.basename(os.readlink(link)))
-        for link in Path(functions.directory(NIC)).glob("virtfn*")
+        for link in Path(pci_functions.directory(NIC)).glob("virtfn*")
     )
     assert take(vf) == [Outcome.OK]
 
@@ -186,7 +186,7 @@ def test_what_is_not_named_is_neither_taken_nor_recorded(fake, write):
     assert fake.writes() == []
     assert record.read(GPU) is None
     (answer,) = claims.reserve(
-        functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
+        pci_functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
     )
     assert CallResult(*answer).outcome == DENIED
     assert record.read(GPU) is None
@@ -197,7 +197,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     """The record has the driver to restore."""
 
     def reserve() -> None:
-        group = functions.group(GPU)
+        group = pci_functions.group(GPU)
         (answer,) = claims.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
         assert CallResult(*answer) == OK
 
@@ -326,7 +326,7 @@ def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch)
     read: list[object] = []
     monkeypatch.setattr(images, "sealed", lambda *given: read.append(given))
     write(named(UP))
-    card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
+    card, image = (GPU.parts, pci_functions.identity(GPU)), ("sha512", "0" * 128)
     rest = (LEASE, image, 0, 1, 1, 60_000, ("",) * 4)
     for answer in (fpga.program(*card, 0, *rest), xrt.program(*card, 1, *rest)):
         assert CallResult(*answer).outcome == DENIED
@@ -354,7 +354,13 @@ def test_a_change_while_an_image_is_read_skips_no_signature(
             yield images.Sealed(image.fileno(), 1)
 
     monkeypatch.setattr(images, "sealed", read)
-    call = (GPU.parts, functions.identity(GPU), number, LEASE, ("sha512", "0" * 128))
+    call = (
+        GPU.parts,
+        pci_functions.identity(GPU),
+        number,
+        LEASE,
+        ("sha512", "0" * 128),
+    )
     answer = CallResult(*entrypoint(*call, 0, 1, 1, 60_000, ("",) * 4))
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")
 

@@ -14,7 +14,7 @@ import pytest
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.qat import number_of, parse_services
-from os_acc.privsep import binding, functions, mdev, permissions, qat, sriov, vgpu
+from os_acc.privsep import binding, mdev, pci_functions, permissions, qat, sriov, vgpu
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
@@ -50,11 +50,11 @@ def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
 
 
 def target(place: PciAddress, *more: object) -> tuple[object, ...]:
-    return (place.parts, functions.identity(place), *more)
+    return (place.parts, pci_functions.identity(place), *more)
 
 
 def take(place: PciAddress, driver: str = "") -> CallResult:
-    group, given = functions.group(place), (target(place, driver),)
+    group, given = pci_functions.group(place), (target(place, driver),)
     assert group is not None
     (answer,) = binding.take(group, given, *REST, LEASE)
     return CallResult(*answer)

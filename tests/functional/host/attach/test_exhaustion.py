@@ -14,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import kernel, pci_functions, worker
 from os_acc.privsep import locks as lock_files
 from os_acc.store import database, locks, state_files
 from os_acc.testing import TestHost, instance, uuid_of
@@ -116,7 +116,7 @@ def test_memory_within_the_child_of_the_helper(bench, before, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(functions, "is_bridge", exhausted)
+        patch.setattr(pci_functions, "is_bridge", exhausted)
         with pytest.raises(exception.DevicesUnreleased) as caught:
             bench.unplug(1)
     ((_, error),) = caught.value.unreleased

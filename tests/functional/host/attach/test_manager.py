@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations, verification
+from os_acc.attach import operator_actions, verification
 from os_acc.host import pci
 from os_acc.inventory import discovery
 from os_acc.objects.lease import LeaseState, PriorBinding
@@ -322,8 +322,8 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
     ):
         bench.manager.plug(instance(1), None, None)
     fpga = PciAddress.parse(FPGA)
-    operations.release_device(bench.manager, fpga, None)
-    operations.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    operator_actions.release_device(bench.manager, fpga, None)
+    operator_actions.adopt_device(bench.manager, fpga, uuid_of(1), "")
     assert len(bench.manager.plug(instance(1), None, None)) == 2
     assert bench.unplug(1) == 2
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import permissions
@@ -167,7 +167,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, ours)
-    operations.release_device(contested.manager, PciAddress.parse(GPU), None)
+    operator_actions.release_device(contested.manager, PciAddress.parse(GPU), None)
     assert since(contested.kernel, GPU, had) == (VFIO, OURS)
     assert contested.kernel.snapshot() == before
 
