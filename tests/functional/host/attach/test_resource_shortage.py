@@ -139,8 +139,9 @@ def test_an_attribute_that_the_helper_reads(bench, before, refuse):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_function_that_the_service_opens(bench, before, refuse):
-    once = refuse(pci, "open", errno.ENFILE, GPU)
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_function_that_the_service_opens(bench, before, refuse, error):
+    once = refuse(pci, "open", error, GPU)
     check_passes(bench, before)
     assert once.struck
 
@@ -159,9 +160,10 @@ def test_a_file_that_the_service_reads(bench, before, refuse, number):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_lock_of_the_service(bench, before, monkeypatch):
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_lock_of_the_service(bench, before, monkeypatch, error):
     real = locks._is_named
-    calls = [errno.EMFILE]
+    calls = [error]
 
     def named(lock, path):
         if calls:
