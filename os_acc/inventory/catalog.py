@@ -134,8 +134,8 @@ class Catalog:
 
         A device that was leased during the scan looks unknown. If its lease has
         ended meanwhile as well, only another scan shows the device as free. A device
-        that was unknown before needs no other scan. A device that was given back
-        during the scan looks as if capacity had to be kept for it.
+        that was unknown before needs no other scan. Capacity may have been kept for a
+        device that was given back during the scan: another scan is needed.
         """
         before = self.reconciler.recorded_state(store, deadline, found)
         inventory = self._discovered(before, deadline)

@@ -29,8 +29,8 @@ class LeaseState(enum.Enum):
     PREPARING records the intent before the host is modified; it is rolled back
     once its writer is gone. RELEASING rolls forward: after a transient
     failure the release is retried. ERASING: the device is back on the host, and its
-    plugin erases the data of the former consumer, which the lease does not belong to
-    any more. QUARANTINED waits for an operator.
+    plugin erases the data of the former consumer, whose lease it no longer is.
+    QUARANTINED waits for an operator.
     """
 
     PREPARING = "preparing"

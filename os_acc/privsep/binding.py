@@ -24,7 +24,7 @@ from os_acc.privsep import (
     fpga,
     kernel,
     pci_functions,
-    permissions,
+    privileged_conf,
     record,
     request,
 )
@@ -48,9 +48,9 @@ class GiveBackRequest(GroupRequest):
     """Functions that a lease gives back, with driver and override to restore.
 
     :ivar proven_free: whether the caller checked for holders in ``inspect``.
-    :ivar eraser: as for :class:`TakeRequest`. With one, also on record alone, or with
-        a ``releaser``, the record stays until :func:`forget`: it permits the steps that
-        return the device.
+    :ivar eraser: as for :class:`TakeRequest`. If the call or the record names one, or
+        the call names a ``releaser``, the record stays until :func:`forget`: it permits
+        the steps that return the device.
     """
 
     targets: Annotated[tuple[BindTarget, ...], request.targets(4, 5)]
@@ -143,10 +143,10 @@ def _check_take(
         # A function that is already taken stays so after leaving device_spec.
         if found == driver and own == call.lease:
             return OK
-        root = permissions.last_read()
+        root = privileged_conf.last_read()
         is_denied = root.denies_lease(address, call.addresses)
         if is_denied or not _is_named_driver(call, target):
-            raise permissions.denied()
+            raise privileged_conf.denied()
         # Also of a function on its driver: the kernel has no lock against new ones.
         pci_functions.check_undivided(address)
         if found == driver:
@@ -202,7 +202,7 @@ def _is_named_driver(call: TakeRequest, target: BindTarget) -> bool:
 
     A function beside the one that a guest gets is on vfio-pci.
     """
-    root, driver = permissions.last_read(), _requested(target)
+    root, driver = privileged_conf.last_read(), _requested(target)
     return root.names_driver(target.address, driver) or (
         driver == VFIO_PCI
         and any(
@@ -225,7 +225,7 @@ def _give_back(call: GiveBackRequest, index: int) -> CallResult:
         ):
             before = found.driver, found.override
             _restore(call, BindTarget(target.address, target.identity, *before))
-        elif permissions.last_read().is_open:
+        elif privileged_conf.last_read().is_open:
             _restore(call, target)
         else:
             _give_to_kernel(call, target)
@@ -242,7 +242,7 @@ def _record_returned(
     if not eraser and not call.releaser:
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
-    elif found is not None or not permissions.last_read().denies_lease(
+    elif found is not None or not privileged_conf.last_read().denies_lease(
         target.address, call.addresses
     ):
         # A record permits steps: none is made of a function that may not be taken.
@@ -307,11 +307,11 @@ def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
         return
     is_guests = is_vfio_driver(driver)
     if (
-        not permissions.last_read().allows_with(address, call.addresses)
+        not privileged_conf.last_read().allows_with(address, call.addresses)
         or not (is_guests or driver == "")
         or target.override
     ):
-        raise permissions.denied(driver)
+        raise privileged_conf.denied(driver)
     if is_guests:
         pci_functions.reset(address)
     pci_functions.set_override(address, "")

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from os_acc import privsep
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import pci_functions, permissions, record, request, worker
+from os_acc.privsep import pci_functions, privileged_conf, record, request, worker
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import (
     UNREADABLE,
@@ -366,9 +366,9 @@ def _reserve(call: ReserveRequest, index: int) -> CallResult:
     with guarded(target, call.group):
         mine = call.lease, call.instead_of
         found = lease_of(target.address, target.identity, *mine)
-        root = permissions.last_read()
+        root = privileged_conf.last_read()
         if found is None and root.denies_lease(target.address, call.addresses):
-            raise permissions.denied()
+            raise privileged_conf.denied()
         record_target(call, target, call.use, call.instead_of)
     return OK
 

@@ -30,7 +30,14 @@ from os_acc.objects.drivers import (
     dfl_uuid,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import images, kernel, pci_functions, permissions, request, worker
+from os_acc.privsep import (
+    images,
+    kernel,
+    pci_functions,
+    privileged_conf,
+    request,
+    worker,
+)
 from os_acc.privsep.images import ImageRequest, Sealed
 from os_acc.privsep.outcome import (
     OK,
@@ -39,7 +46,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.permissions import RootConf
+from os_acc.privsep.privileged_conf import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -86,7 +93,7 @@ def program(call: ImageRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     pci_functions.check_exists(call.card)
-    root = permissions.current()
+    root = privileged_conf.current()
     root.check_allows(call.card, *pci_functions.vfs(call.card))
     beside: list[PciAddress] = []
     with contextlib.suppress(OSError):
@@ -236,9 +243,9 @@ def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
 def _move(call: PortsRequest) -> CallResult:
     card, count = call.card, call.count
     _check_card(card, call.identity)
-    root = permissions.last_read()
+    root = privileged_conf.last_read()
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
-        raise permissions.denied(count)
+        raise privileged_conf.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:

@@ -8,7 +8,7 @@ devices, and also when the holder's process is gone but its memory is still pinn
 
 While a function is on a driver of the host, its holders are the processes that have a
 node of that driver open. A mapping whose descriptor is closed is not found, nor is a
-client inside the kernel: see :func:`.functions.claimed_disks`.
+client inside the kernel: see :func:`.pci_functions.claimed_disks`.
 """
 
 from __future__ import annotations

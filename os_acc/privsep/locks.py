@@ -15,7 +15,7 @@ from typing import Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel, pci_functions, permissions, record
+from os_acc.privsep import kernel, pci_functions, privileged_conf, record
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -59,9 +59,9 @@ def _open(path: str) -> int:
 def check(address: DeviceAddress) -> None:
     """Check that a device has a lock file, or may get one.
 
-    A function has to exist: there are no more files than functions, and the permission
-    to use one depends on its group, which the job reads under the lock. A type has
-    many slots: root's configuration has to name it, and its parent to offer it.
+    A function has to exist, which bounds the number of files. The job checks the
+    permission under the lock, since it depends on the group. A type has many slots:
+    root's configuration has to name it, and its parent to offer it.
 
     :raises CallRefused: it may not.
     """
@@ -71,8 +71,8 @@ def check(address: DeviceAddress) -> None:
         pci_functions.check_exists(address)
         return
     check_type(address.type)
-    if not permissions.current().allows_mdev(address.type):
-        raise permissions.denied()
+    if not privileged_conf.current().allows_mdev(address.type):
+        raise privileged_conf.denied()
     if address.number >= max(_SLOTS, _instances(address.type)):
         raise CallRefused(Outcome.REFUSED, errno.ENOSPC, "available_instances")
 

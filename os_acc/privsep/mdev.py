@@ -22,7 +22,7 @@ from os_acc.privsep import (
     kernel,
     locks,
     pci_functions,
-    permissions,
+    privileged_conf,
     record,
     request,
     worker,
@@ -149,8 +149,8 @@ def _create(call: SlotRequest) -> CallResult:
         return OK
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
-    if not permissions.last_read().allows_mdev(kind):
-        raise permissions.denied()
+    if not privileged_conf.last_read().allows_mdev(kind):
+        raise privileged_conf.denied()
     locks.check_type(kind)
     if call.releaser:
         record_slot(call.slot, call.lease, call.releaser, call.node)

@@ -22,7 +22,7 @@ from os_acc.privsep import (
     StepTarget,
     kernel,
     pci_functions,
-    permissions,
+    privileged_conf,
     request,
     worker,
 )
@@ -119,8 +119,8 @@ def _set(call: QatRequest) -> CallResult:
     pci_functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not permissions.last_read().allows_qat_services(address, wanted):
-        raise permissions.denied(qat.services_text(wanted))
+    if not privileged_conf.last_read().allows_qat_services(address, wanted):
+        raise privileged_conf.denied(qat.services_text(wanted))
     pci_functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)

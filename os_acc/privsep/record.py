@@ -73,7 +73,7 @@ class DeviceRecord:
         '' for none.
     :ivar first: the lease that the function was recorded for, if another one has taken
         over the record since; '' otherwise.
-    :ivar serial: of the function (:func:`.functions.serial`); '' if unknown.
+    :ivar serial: of the function (:func:`.pci_functions.serial`); '' if unknown.
     :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
@@ -204,7 +204,7 @@ def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
 def copy_name(identity: tuple[int, ...], key: str) -> str:
     """Return the name of a device's copy.
 
-    :param key: its serial number (:func:`.functions.serial`), or its address.
+    :param key: its serial number (:func:`.pci_functions.serial`), or its address.
     """
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     return f"{'-'.join(f'{number:04x}' for number in identity)}@{digest}"

@@ -10,7 +10,7 @@ from functools import partial
 from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import pci_functions, permissions, request, worker
+from os_acc.privsep import pci_functions, privileged_conf, request, worker
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
 
@@ -44,8 +44,8 @@ def on_pf(
 
     def job(_index: int) -> CallResult:
         pci_functions.check_identity(call.card, call.identity)
-        if not permissions.last_read().allows_vfs(call.card, call.count):
-            raise permissions.denied(call.count)
+        if not privileged_conf.last_read().allows_vfs(call.card, call.count):
+            raise privileged_conf.denied(call.count)
         return step(call.card, call.count)
 
     return worker.run([call.card], call.epoch, call.milliseconds / 1000, job)[0]

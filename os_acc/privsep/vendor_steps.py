@@ -24,7 +24,7 @@ from os_acc.privsep import (
     locks,
     mdev,
     pci_functions,
-    permissions,
+    privileged_conf,
     record,
     request,
     worker,
@@ -166,7 +166,7 @@ def health_entry_point(
             with _unchanged((call.function,)):
                 claims.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
-                root = permissions.last_read()
+                root = privileged_conf.last_read()
                 root.check_allows(address, *pci_functions.vfs(address))
                 target = StepTarget("", address, (address,))
                 return _result(function, target, call.arguments)
@@ -226,7 +226,7 @@ def _check_permission(call: StepRequest) -> None:
     """
     if call.purpose is StepPurpose.RETURN and _is_recorded(call):
         return
-    root = permissions.last_read()
+    root = privileged_conf.last_read()
     if isinstance(call.device, MdevSlot):
         is_allowed = root.allows_mdev(call.device.type)
     else:
@@ -237,7 +237,7 @@ def _check_permission(call: StepRequest) -> None:
             for each in call.other_cards
         )
     if not is_allowed:
-        raise permissions.denied()
+        raise privileged_conf.denied()
     if call.purpose is StepPurpose.PREPARE and call.releaser:
         _record(call)
 

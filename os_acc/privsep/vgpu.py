@@ -19,7 +19,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, kernel, pci_functions, permissions
+from os_acc.privsep import claims, kernel, pci_functions, privileged_conf
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
@@ -42,8 +42,8 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
-    if not permissions.last_read().allows_vgpu(address, kind):
-        raise permissions.denied(kind)
+    if not privileged_conf.last_read().allows_vgpu(address, kind):
+        raise privileged_conf.denied(kind)
     if found:
         if not owner:
             _mark(address, target.lease, _NOT_OURS)

@@ -42,7 +42,7 @@ from os_acc.objects.drivers import (
     xrt_xclbin_id,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import images, kernel, pci_functions, permissions, request
+from os_acc.privsep import images, kernel, pci_functions, privileged_conf, request
 from os_acc.privsep.images import Sealed
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import (
@@ -51,7 +51,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.permissions import RootConf
+from os_acc.privsep.privileged_conf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -96,7 +96,7 @@ def program(call: XrtRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     pci_functions.check_exists(call.card, call.user)
-    root = permissions.current()
+    root = privileged_conf.current()
     root.check_allows(call.card, call.user)
     return images.program(call, root, partial(_program, call, root), [call.user])
 
@@ -172,8 +172,8 @@ class ToolExit(NamedTuple):
 def tools_directory() -> str:
     """Return the directory of the tools; CallRefused: it is no absolute path."""
     option, group = options.XRT_TOOLS, options.XRT_GROUP
-    configured = permissions.last_read().tools
-    return permissions.absolute_path(configured, option, group, "tool")
+    configured = privileged_conf.last_read().tools
+    return privileged_conf.absolute_path(configured, option, group, "tool")
 
 
 def find_tool(*names: str) -> str:

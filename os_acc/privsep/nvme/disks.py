@@ -133,7 +133,7 @@ def unmark(function: PciAddress) -> None:
 
 
 def unmark_unused(function: PciAddress) -> None:
-    """Remove the mark of a function that has been with its driver ever since."""
+    """Remove the mark of a function that has not left its driver since the mark."""
     if _mark(function).read() == _instance(function):
         unmark(function)
 
@@ -179,7 +179,7 @@ class HeldDisk:
         kernel.current.ioctl(self.fd, _DISCARD, _RANGE.pack(0, size))
 
     def verify(self, method: EraseMethod) -> None:
-        """Check that no sample holds what it held, and the value of erased blocks.
+        """Check that each sample has changed, and shows the value of erased blocks.
 
         A cryptographic erase leaves any contents, and a block may become unreadable.
 

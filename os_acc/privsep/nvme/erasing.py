@@ -103,8 +103,8 @@ def _check_drive(function: PciAddress, lease: str) -> None:
         return
     found = claims.record_of(function, identity, lease)
     own = found if found is not None and found.lease == lease else None
-    # An operator's release of a drive without serial number also erases the data of
-    # leases that its node has lost: it has checked that it has none of these any more.
+    # When an operator releases a drive without serial number, the data of leases that
+    # the node has lost are erased too: its store has none of these leases.
     node = own.node if own is not None and own.first and not own.serial else None
     other = claims.lease_of_serial(identity, serial, unless_of=node)
     if other not in (None, lease):
@@ -363,7 +363,7 @@ def _sanitize(
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with disks.held(function, queue, device) as fds:
-            # A host that was quicker than the claims may have written.
+            # The host may have written between the end of the operation and the claims.
             status = queue.sanitize_status()
             if status.is_completed and status.is_erased:
                 for fd in fds:

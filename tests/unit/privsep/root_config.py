@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, pci_functions, permissions, sriov
+from os_acc.privsep import binding, pci_functions, privileged_conf, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
 
@@ -31,7 +31,7 @@ Write = Callable[..., Path]
 
 def limit_to(root: str, *device_spec: str, more: str = "", mode: int = 0o644) -> Path:
     """Let root's configuration name these devices alone; return its path."""
-    path = Path(root, *permissions.PATH)
+    path = Path(root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"device_spec = {value}\n" for value in device_spec]
     path.write_text("[os_acc]\n" + "".join(lines) + more)

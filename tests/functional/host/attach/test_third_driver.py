@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.testing import (
     DriverSpec,
     FakeKernel,
@@ -42,7 +42,7 @@ def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def limit(bench: TestHost, *addresses: str) -> None:
         if request.param:
-            path = Path(bench.root, *permissions.PATH)
+            path = Path(bench.root, *privileged_conf.PATH)
             path.parent.mkdir(parents=True, exist_ok=True)
             named = [f'device_spec = {{"address": "{each}"}}' for each in addresses]
             state = f"state_path = {bench.state_path}"

@@ -21,7 +21,7 @@ from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, pci_functions, permissions
+from os_acc.privsep import claims, pci_functions, privileged_conf
 from os_acc.privsep.nvme import disks, survey
 from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -283,7 +283,7 @@ def test_a_check_that_is_killed_leaves_nothing(
 ) -> None:
     with host_with_vfs(tmp_path) as host:
         if is_limited:
-            limits = Path(host.root, *permissions.PATH)
+            limits = Path(host.root, *privileged_conf.PATH)
             limits.parent.mkdir(parents=True)
             limits.write_text(f"[os_acc]\ndevice_spec = {TWO_VFS[0]}\n")
         host.restart()

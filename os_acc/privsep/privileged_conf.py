@@ -120,7 +120,7 @@ class RootConf:
         return self.allows(address, *card)
 
     def denies_lease(self, address: PciAddress, others: Iterable[PciAddress]) -> bool:
-        """Return whether leases exclude a function of a call with others.
+        """Return whether no lease of a function may be in a call with others.
 
         A PF that is offered as VFs is itself no device: see
         :mod:`os_acc.inventory.eligibility`.
