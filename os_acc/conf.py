@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of os_acc, for services, oslo-config-generator and documentation."""
+"""The options of ``[os_acc]``, and the list of all, for generators and documentation.
+
+A room with a group of its own declares it in its ``options.py``.
+"""
 
 from __future__ import annotations
 

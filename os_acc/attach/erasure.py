@@ -42,8 +42,8 @@ LOG = log.getLogger(__name__)
 
 #: Hours without progress after which an erasure has stalled.
 _STALLED_HOURS: Final = 6
-# Seconds of these in which the service itself has watched: the host may have been off
-# for the rest.
+# The service itself must have watched for this long: the host may have been off for the
+# rest of these hours.
 _WATCHED_SECONDS: Final = 600
 #: Errors of an erasure that may be repeated without an end.
 _MAY_STALL: Final = (exception.DeviceStuck, exception.HostStepFailed)

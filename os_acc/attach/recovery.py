@@ -73,7 +73,7 @@ class Recovery:
         :raises OsAccError: an unfinished lease cannot be released now.
         """
         released = self._settle(leases, deadline)
-        # A failed plug recounts the leases anyway.
+        # No count is needed before the raise: a plug that fails recounts the leases.
         for lease, error in released.failed:
             # A guest does not wait for a device that was replaced.
             if not lease.is_spare:

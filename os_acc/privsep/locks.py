@@ -59,9 +59,9 @@ def _open(path: str) -> int:
 def check(address: DeviceAddress) -> None:
     """Check that a device has a lock file, or may get one.
 
-    A function has to exist, which bounds the number of files. The job checks the
-    permission under the lock, since it depends on the group. A type has many slots:
-    root's configuration has to name it, and its parent to offer it.
+    A function has to exist, which bounds the number of files; the job checks the
+    permission later, since it depends on the group. A slot is checked here, since a
+    type has many: root's configuration has to name it, and its parent to offer it.
 
     :raises CallRefused: it may not.
     """

@@ -91,9 +91,9 @@ class StepTarget:
 
     @property
     def parent(self) -> PciAddress | None:
-        """The PF of a VF, else the function; None: it is a device of a virtual parent.
+        """The PF of a VF, or the function itself; None: the parent is virtual.
 
-        Of a mediated device that of its parent. Only a step that
+        For a mediated device, that of its parent. Only a step that
         :meth:`os_acc.privsep.Context.parent_step` has made may change it.
         """
         slot = self.address
