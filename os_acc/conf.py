@@ -150,6 +150,13 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         help="Seconds after which a lease without a domain and without an allocation "
         "is released. It has to be longer than a server takes to build.",
     ),
+    cfg.BoolOpt(
+        "golden_images",
+        default=False,
+        help="Whether a server with accelerators may boot the snapshot of another one "
+        "whose image has the property os_acc_golden=true. The snapshot may depend on a "
+        "state of the other server's accelerators.",
+    ),
 )
 
 SCHEDULER = cfg.OptGroup(

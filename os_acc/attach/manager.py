@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final
 
@@ -307,9 +307,11 @@ class Manager:
         """Return the providers of the devices that the host offers now."""
         return tuple(self.discover().providers.values())
 
-    def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
+    def update_provider_tree(
+        self, provider_tree: object, nodename: object, unallocated: Collection[str] = ()
+    ) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        self.catalog.write(provider_tree, nodename)
+        self.catalog.write(provider_tree, nodename, unallocated)
 
     def publish(self, deadline: float = math.inf) -> sync.SyncResult:
         """Publish directly in Placement; see :func:`os_acc.sync_placement`."""

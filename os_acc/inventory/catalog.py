@@ -363,9 +363,11 @@ class Catalog:
             return view
         return dataclasses.replace(view, published={**view.published, **found})
 
-    def write(self, provider_tree: object, nodename: object) -> None:
+    def write(
+        self, provider_tree: object, nodename: object, unallocated: Collection[str]
+    ) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        newest = self.snapshots.newest()
+        newest = self.snapshots.newest(unallocated)
         recognized = self.tree.write(provider_tree, nodename, newest)
         # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)

@@ -120,10 +120,12 @@ class DeferredNode:
             return self._node.owns_any(allocations)
         return bool(conversion.accelerator_amounts(allocations))
 
-    def update_provider_tree(self, provider_tree: Any, nodename: str) -> None:
+    def update_provider_tree(
+        self, provider_tree: Any, nodename: str, unallocated: Collection[str]
+    ) -> None:
         """Publish the accelerators, or reserve them while os_acc cannot serve."""
         if self._node is not None:
-            self._node.update_provider_tree(provider_tree, nodename)
+            self._node.update_provider_tree(provider_tree, nodename, unallocated)
         else:
             os_acc.withdraw_providers(
                 provider_tree, nodename, node_name=self._name, config=self._config
