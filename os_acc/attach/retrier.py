@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Final
 
@@ -16,6 +17,7 @@ from os_acc import conf, deadlines, exception
 from os_acc.attach import lifecycle, region_operations
 from os_acc.attach.recovery import Recovery
 from os_acc.inventory.catalog import Catalog
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Retrier:
         # An unplug of the same consumer waits for the attempt.
         self._seconds = settings.write_timeout
         self._program_seconds = settings.plug_timeout
+        self._state_path = settings.state_path
         self._is_started = False
         # An earlier service may have begun an erasure.
         self._is_erasing = True
@@ -163,30 +166,34 @@ class Retrier:
             erasures_only = time.monotonic() < due
             if not erasures_only:
                 due = time.monotonic() + self._interval
-            try:
+            with self._reported("cannot retry releases now, will retry"):
                 if erasures_only:
                     self.continue_erasures()
                 else:
                     self.retry()
-            except Exception:
-                # An error must not end the thread, and no caller would see it.
-                LOG.exception("cannot retry releases now, will retry")
+
+    @contextlib.contextmanager
+    def _reported(self, text: str, *arguments: str) -> Iterator[None]:
+        """Log and count an unforeseen error of a block: no thread must end by it."""
+        try:
+            yield
+        except Exception:
+            LOG.exception(text, *arguments)
+            state_files.count_error(self._state_path)
 
     def _erase(self, uuid: str) -> None:
         deadline = time.monotonic() + self._seconds
-        try:
-            if self._life.eraser.advance(uuid, deadline) is None:
-                self._catalog.recount(deadline)
-        except exception.OsAccError as error:
-            # The lease and the log have the reason.
-            LOG.debug("the erasure of lease %s does not continue: %s", uuid, error)
-        except Exception:
-            # An error must not end the thread, and no caller would see it.
-            LOG.exception("cannot continue the erasure of lease %s", uuid)
+        with self._reported("cannot continue the erasure of lease %s", uuid):
+            try:
+                if self._life.eraser.advance(uuid, deadline) is None:
+                    self._catalog.recount(deadline)
+            except exception.OsAccError as error:
+                # The lease and the log have the reason.
+                LOG.debug("the erasure of lease %s does not continue: %s", uuid, error)
 
     def _settle(self, consumer: str) -> None:
         deadline = time.monotonic() + self._seconds
-        try:
+        with self._reported("cannot retry the releases of consumer %s", consumer):
             released = self._recovery.settle_if_free(consumer, deadline)
             if not released.done and not released.failed:
                 return
@@ -197,13 +204,7 @@ class Retrier:
                     lease.consumer_title,
                 )
             self._catalog.count_released(released.done, bool(released.failed), deadline)
-        except Exception:
-            # An error must not end the thread, and no caller would see it.
-            LOG.exception("cannot retry the releases of consumer %s", consumer)
 
     def _program(self, key: str) -> None:
-        try:
+        with self._reported("cannot program region %s again", key):
             self._regions.restore(key, time.monotonic() + self._program_seconds)
-        except Exception:
-            # An error must not end the thread, and no caller would see it.
-            LOG.exception("cannot program region %s again", key)

@@ -26,6 +26,7 @@ from os_acc import conf, deadlines, exception
 from os_acc.nova import conversion
 from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -96,6 +97,11 @@ class DeferredNode:
         if self._node is None:
             raise self._failure or exception.NotInitialized("os_acc is not initialized")
         return self._node
+
+    def count_error(self) -> None:
+        """Count an unforeseen error of a thread, for ``os-acc metrics``."""
+        path = conf.Settings.load(self._config or cfg.CONF).state_path
+        state_files.count_error(path)
 
     # -- answers without a node ----------------------------------------------------
 

@@ -99,6 +99,7 @@ class LeaseReconciler:
             except Exception:
                 # An error must not end the thread, and no caller would see it.
                 LOG.exception("cannot compare the leases with Nova, will retry")
+                self._node.count_error()
 
     def run_once(self, context: Any) -> None:
         """Release the leases of each consumer that is proven to have left."""
