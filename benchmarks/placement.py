@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from oslo_config import cfg
 
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.placement.capacity import Capacity, Units
@@ -91,9 +91,9 @@ class _Host:
 def _capacity(node_name: str, number: int) -> Capacity:
     place = PciAddress(0, number, 0, 0)
     handle = AttachHandle(place, (place,), iommu_group=number, numa_node=None)
-    name = naming.of_device(node_name, naming.key(_IDENTITY, place))
+    name = provider_names.of_device(node_name, provider_names.key(_IDENTITY, place))
     device = Device("pci", place, _IDENTITY, _CLASS, _TRAITS, (handle,), None)
-    uuid = naming.uuid_of(name)
+    uuid = provider_names.uuid_of(name)
     return Capacity(uuid, Provider(uuid, name, device), {_CLASS: Units(1)})
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import typing
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
     from oslo_config import cfg
@@ -286,7 +286,9 @@ def providers() -> list[ProviderEntry]:
     return _node().providers()
 
 
-def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
+def update_provider_tree(
+    provider_tree: ProviderTree, nodename: str, unallocated: Collection[str] = ()
+) -> None:
     """Add this host's accelerators to Nova's provider tree.
 
     For the method of the same name of a virt driver. Nova calls it in every claim
@@ -306,10 +308,13 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
     :param nodename: the name of the compute node in the tree. It may differ from
         ``[os_acc] node_name``, which is part of the names of the providers.
+    :param unallocated: the ``uuid`` of each accelerator of :func:`attached` that
+        Placement has no allocation for. Its unit is reserved: otherwise the scheduler
+        would offer it to another consumer.
     :raises InvalidInput: an argument has the wrong type, or the tree has no such
         compute node.
     """
-    _node().update_provider_tree(provider_tree, nodename)
+    _node().update_provider_tree(provider_tree, nodename, unallocated)
 
 
 def withdraw_providers(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of os_acc, for services, oslo-config-generator and documentation."""
+"""The options of ``[os_acc]``, and the list of all, for generators and documentation.
+
+A room with a group of its own declares it in its ``options.py``.
+"""
 
 from __future__ import annotations
 
@@ -146,6 +149,13 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         min=0.0,
         help="Seconds after which a lease without a domain and without an allocation "
         "is released. It has to be longer than a server takes to build.",
+    ),
+    cfg.BoolOpt(
+        "golden_images",
+        default=False,
+        help="Whether a server with accelerators may boot the snapshot of another one "
+        "whose image has the property os_acc_golden=true. The snapshot may depend on a "
+        "state of the other server's accelerators.",
     ),
 )
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from os_acc.attach import serialize
@@ -73,9 +73,14 @@ class Node:
         """See :func:`os_acc.providers`."""
         return [serialize.provider(each) for each in self._manager().providers()]
 
-    def update_provider_tree(self, provider_tree: ProviderTree, nodename: str) -> None:
+    def update_provider_tree(
+        self,
+        provider_tree: ProviderTree,
+        nodename: str,
+        unallocated: Collection[str] = (),
+    ) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        self._manager().update_provider_tree(provider_tree, nodename)
+        self._manager().update_provider_tree(provider_tree, nodename, unallocated)
 
     def sync_placement(self) -> SyncReport:
         """See :func:`os_acc.sync_placement`."""

@@ -24,6 +24,7 @@ from os_acc.attach import (
     region_operations,
     serialize,
 )
+from os_acc.attach.retrier import Retrier
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
@@ -387,7 +388,7 @@ def _build(
         new_publisher(config, settings),
         regions,
         recover,
-        recovery.Retrier(recover, life, offered, regions, settings),
+        Retrier(recover, life, offered, regions, settings),
         external_events.NovaEvents(config),
         networks,
         vfs,

@@ -170,7 +170,7 @@ def keys() -> Iterator[tuple[str, str]]:
     """Yield the names in flavors and in device_spec, with their fixed values."""
     from os_acc.objects import device_spec
     from os_acc.objects.accelerator_request import RequestState
-    from os_acc.objects.device_tags import TAG_NAMES
+    from os_acc.objects.device_spec_tags import TAG_NAMES
     from os_acc.scheduling import accel_keys
 
     for key in accel_keys.KEYS:

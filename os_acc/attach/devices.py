@@ -86,7 +86,8 @@ class Devices:
         def prepare(lease: Lease, deadline: float) -> None:
             plugin_steps.prepare(self._services, lease, deadline)
             if erasure.lacks_number(lease):
-                # Without its erasure, as it may be the device of another guest.
+                # Without the erasure: until its number is known, it may be another
+                # guest's device, which must not be erased.
                 self._helper.reserve(lease.without(Action.ERASE), deadline)
 
         lease = self.with_epoch(prepare, lease, deadline)

@@ -42,7 +42,8 @@ LOG = log.getLogger(__name__)
 
 #: Hours without progress after which an erasure has stalled.
 _STALLED_HOURS: Final = 6
-# Seconds of them in which the service has watched: the host may have been off before.
+# The service itself must have watched for this long: the host may have been off for the
+# rest of these hours.
 _WATCHED_SECONDS: Final = 600
 #: Errors of an erasure that may be repeated without an end.
 _MAY_STALL: Final = (exception.DeviceStuck, exception.HostStepFailed)
@@ -103,7 +104,8 @@ class Eraser:
     def _followed(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Record the present addresses of drives, which may have moved.
 
-        A lease keeps its address while a lease that stays has the present one.
+        A lease keeps its old address while another lease, whose drive has not moved,
+        has the new one.
         """
         if not (moved := self._moved(leases, deadline)):
             return list(leases)
@@ -122,8 +124,8 @@ class Eraser:
     def numbered(self, lease: Lease, deadline: float) -> Lease:
         """Return a prepared lease with the serial numbers that only root has read.
 
-        :raises DeviceInUse: it has data of another lease. The helper, which would have
-            known, has lost its files.
+        :raises DeviceInUse: it has data of another lease. The helper refuses such a
+            device itself, unless it has lost its records.
         """
         if not lacks_number(lease):
             return lease
@@ -150,7 +152,8 @@ class Eraser:
     def _moved(self, leases: Sequence[Lease], deadline: float) -> dict[str, Lease]:
         """Return the leases of devices that have moved, as they are now, by UUID.
 
-        Only the helper can see the number of a device without driver, or its own.
+        Only the helper can read the serial number of a device without a driver, and the
+        numbers in its own records.
         """
         records: Sequence[HelperRecord] = ()
         if any(each.needs_erase and each.slot is None for each in leases):
@@ -173,7 +176,7 @@ class Eraser:
         return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
 
     def _follow(self, deadline: float) -> Sequence[Lease]:
-        """Let the leases of released drives follow these; return the leases."""
+        """Record where released drives have moved to; return their leases as read."""
         over = [e for e in self._store.until(deadline).leases() if e.erasure]
         moved = self._moved(over, deadline)
         # Drives may have changed places: their leases follow them together.
@@ -244,7 +247,7 @@ class Eraser:
             return lease
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
-        # 4. Give the device free.
+        # 4. Free the device.
         self._forget(now, deadline)
         store.delete([now])
         self._watched.pop(lease.uuid, None)

@@ -42,7 +42,7 @@ LOG = log.getLogger(__name__)
 
 
 def held(leases: Sequence[Lease]) -> list[Lease]:
-    """Return leases in the state of those whose devices are ready."""
+    """Return the leases, marked as held."""
     return [dataclasses.replace(each, state=LeaseState.HELD) for each in leases]
 
 
@@ -88,7 +88,7 @@ class Lifecycle:
         :returns: the leases that were recorded then.
         :raises StoreReplaced: the store has been replaced since.
         :raises OsAccError: the error of the step that failed. The host is as it
-            was before; notes of the error name the exceptions.
+            was before, except for what the notes of the error name.
         """
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
@@ -155,9 +155,9 @@ class Lifecycle:
     def _unfinished(self, intents: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return the unfinished leases of a consumer whose plug has failed.
 
-        The intents are among them in any state: the commit may have succeeded although
-        the disk reported an error. Those that the store has lost are recorded again, so
-        that a crash is survived.
+        The intents are returned even if they are held: a commit may have succeeded
+        although the disk reported an error. Intents that the store has lost are
+        recorded again, so that a crash is survived.
         """
         store = self._store.until(deadline)
         recorded = store.leases(intents[0].consumer)

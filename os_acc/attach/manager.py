@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +29,7 @@ from os_acc.attach import (
     verification,
 )
 from os_acc.attach.region_checks import FunctionElsewhere
+from os_acc.attach.retrier import Retrier
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery, health_steps, sriov
@@ -88,7 +89,7 @@ class Manager:
         publisher: sync.Publisher,
         regions: region_operations.RegionOperations,
         recover: recovery.Recovery,
-        retrier: recovery.Retrier,
+        retrier: Retrier,
         nova_events: external_events.NovaEvents,
         networks: Callable[[], NetworkAffinity],
         vfs: sriov.VfMaker,
@@ -306,9 +307,11 @@ class Manager:
         """Return the providers of the devices that the host offers now."""
         return tuple(self.discover().providers.values())
 
-    def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
+    def update_provider_tree(
+        self, provider_tree: object, nodename: object, unallocated: Collection[str] = ()
+    ) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        self.catalog.write(provider_tree, nodename)
+        self.catalog.write(provider_tree, nodename, unallocated)
 
     def publish(self, deadline: float = math.inf) -> sync.SyncResult:
         """Publish directly in Placement; see :func:`os_acc.sync_placement`."""

@@ -51,7 +51,7 @@ from os_acc.objects.request_group import (
     RequestGroup,
     profile_index,
 )
-from os_acc.profiles import parser
+from os_acc.profiles import validation
 from os_acc.profiles.sources import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
@@ -415,7 +415,7 @@ def _batch(
                 f"providers: {', '.join(providers)}",
                 hint="bind the requests of a group to one provider",
             )
-        group = parser.group(profile, index, dict(members[0].properties)).request
+        group = validation.group(profile, index, dict(members[0].properties)).request
         amounts[providers[0]].update(dict(group.resources))
         groups.append(group)
         mappings.append((group.suffix, (providers[0],)))

@@ -239,10 +239,11 @@ def check_vgpu(root: str, lease: Lease) -> None:
 def check_free(
     root: str, helper: client.Helper, leases: Iterable[Lease], deadline: float
 ) -> None:
-    """Check that guests' functions are where they stay, and that no process has them.
+    """Check that guests' functions are on their drivers, and that no process has them.
 
-    Later a rollback would wait for that process. A device that stays with the host may
-    be in use there, but not by a guest, and not if it is to be erased.
+    A rollback would have to wait for a process that is found only later. A device that
+    stays with the host may be in use there, but not by a guest, and not if it is to be
+    erased.
 
     :raises HostStepFailed: one is on another driver, or on none.
     :raises DeviceInUse: a process has one.

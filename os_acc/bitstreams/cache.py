@@ -29,7 +29,8 @@ from collections.abc import Iterable, Iterator
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.bitstreams.source import ImageSource, Progress, download
+from os_acc.bitstreams.download import Progress, download
+from os_acc.bitstreams.source import ImageSource
 from os_acc.objects.bitstream import Digest, Image
 from os_acc.store import errors, state_files
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock

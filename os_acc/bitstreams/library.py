@@ -23,7 +23,8 @@ from os_acc.bitstreams import (
     properties,
 )
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.source import ImageSource, Progress
+from os_acc.bitstreams.download import Progress
+from os_acc.bitstreams.source import ImageSource
 from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from os_acc.bitstreams.cache import CachedImage
+from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
-from os_acc.bitstreams.source import Progress
 from os_acc.cmd import arguments, base, environment
 from os_acc.objects.bitstream import Bitstream, Digest
 

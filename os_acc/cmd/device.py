@@ -121,9 +121,9 @@ class DeviceRelease(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        from os_acc.attach import operations
+        from os_acc.attach import operator_actions
 
-        operations.release_device(
+        operator_actions.release_device(
             self.manager(),
             parsed_args.address,
             parsed_args.driver,
@@ -148,9 +148,9 @@ class DeviceAdopt(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        from os_acc.attach import operations
+        from os_acc.attach import operator_actions
 
-        operations.adopt_device(
+        operator_actions.adopt_device(
             self.manager(),
             parsed_args.address,
             parsed_args.consumer,

@@ -252,7 +252,7 @@ class _WithoutTraceback(logging.Formatter):
 
 def _is_of_a_simulated_host(record: logging.LogRecord) -> bool:
     # Each helper warns that root has not limited it, which no simulated host needs.
-    return record.name != "os_acc.privsep.permissions"
+    return record.name != "os_acc.privsep.privileged_conf"
 
 
 def _misspelt_options(words: Sequence[str], known: Collection[str]) -> Iterator[str]:

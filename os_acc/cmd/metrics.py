@@ -27,7 +27,7 @@ Sample: TypeAlias = tuple[float, dict[str, str]]
 #: A metric: its name, which ends with its unit, the description, and the samples.
 Metric: TypeAlias = tuple[str, str, list[Sample]]
 
-_COUNTER = "os_acc_pcie_errors"
+_PCIE_ERRORS, _ERRORS = "os_acc_pcie_errors", "os_acc_unforeseen_errors"
 #: Base units of the specification, of the metrics that have one.
 _UNITS = {"os_acc_erased_ratio": "ratio", "os_acc_temperature_celsius": "celsius"}
 
@@ -49,8 +49,10 @@ class Metrics(base.Acting):
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = health.read_in_time(root, sources)
-        recorded = state_files.recorded_health(self.settings.state_path, root).readings
-        metrics = (*_states(look), *_readings(readings), _recorded(recorded))
+        path = self.settings.state_path
+        recorded = state_files.recorded_health(path, root).readings
+        errors = _errors(state_files.counted_errors(path))
+        metrics = (*_states(look), *_readings(readings), _recorded(recorded), errors)
         self.app.stdout.write(exposition(metrics))
         return 0
 
@@ -144,7 +146,7 @@ def _readings(found: dict[PciAddress, health.HealthReadings]) -> Iterator[Metric
             for sensor in each.temperatures
         ]
     yield (
-        _COUNTER,
+        _PCIE_ERRORS,
         "PCIe errors since the kernel found the function, by severity.",
         errors,
     )
@@ -178,6 +180,15 @@ def _recorded(found: Mapping[PciAddress, Mapping[str, float]]) -> Metric:
     )
 
 
+def _errors(count: int) -> Metric:
+    """Return the metric of errors in threads of services on this host."""
+    return (
+        _ERRORS,
+        "Errors that retries and reconciliation do not foresee; see the service's log.",
+        [(count, {})],
+    )
+
+
 def exposition(metrics: Iterable[Metric]) -> str:
     """Return the text of metrics; those without a sample are left out."""
     lines = [line for each in metrics if each[2] for line in _lines(*each)]
@@ -185,7 +196,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def _lines(name: str, text: str, samples: list[Sample]) -> Iterator[str]:
-    is_counter = name == _COUNTER
+    is_counter = name in (_PCIE_ERRORS, _ERRORS)
     yield f"# TYPE {name} {'counter' if is_counter else 'gauge'}"
     if name in _UNITS:
         yield f"# UNIT {name} {_UNITS[name]}"

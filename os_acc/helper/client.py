@@ -27,10 +27,10 @@ from os_acc.privsep import (
     holders,
     mdev,
     nvme,
-    permissions,
+    privileged_conf,
     qat,
     sriov,
-    steps,
+    vendor_steps,
     xrt,
 )
 from os_acc.privsep.binding import GiveBackRequest
@@ -38,7 +38,7 @@ from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.permissions import LimitMode
+from os_acc.privsep.privileged_conf import LimitMode
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import (
     DEADLINE_LIMIT_MS,
@@ -101,7 +101,7 @@ class Helper:
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
         link, limit = self._turn(privsep.base, deadline)
-        mode, path, why = link.ask(permissions.limits, limit)
+        mode, path, why = link.ask(privileged_conf.limits, limit)
         return LimitMode(mode), path, why
 
     def take(self, leases: Sequence[Lease], deadline: float) -> None:
@@ -296,7 +296,7 @@ class Helper:
         cards: tuple[BindTarget, ...] = ()
         if region is not None:
             cards = (BindTarget(region.card, region.identity.numbers),)
-        request = steps.StepRequest(
+        request = vendor_steps.StepRequest(
             *(lease.address, members, cards, lease.epoch, limit),
             *(lease.uuid, arguments, purpose, lease.releaser),
         )
@@ -311,7 +311,7 @@ class Helper:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
         link, limit = self._turn(step.context, deadline)
         target = BindTarget(function.address, function.identity.numbers)
-        request = steps.HealthRequest(target, limit, step.arguments)
+        request = vendor_steps.HealthRequest(target, limit, step.arguments)
         return CallResult(*link.ask(step.entry, limit, request))
 
     def set_num_vfs(

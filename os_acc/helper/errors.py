@@ -14,7 +14,7 @@ from os_acc import exception
 from os_acc.objects.bitstream import Bitstream, Image
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.region import Region
-from os_acc.privsep import functions, locks
+from os_acc.privsep import locks, pci_functions
 from os_acc.privsep.outcome import CallResult, Outcome
 
 # The texts of status_show() in drivers/fpga/fpga-mgr.c.
@@ -217,7 +217,7 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 hint=DENIED_HINT,
                 reason=exception.StepReason.DENIED,
             )
-        case Outcome.IN_USE | Outcome.UNSURE if result.step == functions.DISK:
+        case Outcome.IN_USE | Outcome.UNSURE if result.step == pci_functions.DISK:
             why = "" if result.outcome == Outcome.IN_USE else f": {reason(result)}"
             return exception.DeviceInUse(
                 f"{address}: the host uses {result.observed}{why}",

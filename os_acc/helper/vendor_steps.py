@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Calls of vendors' privileged steps; see :mod:`os_acc.privsep.steps`."""
+"""Calls of vendors' privileged steps; see :mod:`os_acc.privsep.vendor_steps`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.objects.lease import Lease
 from os_acc.objects.region import Region
-from os_acc.privsep import Context, Step, steps
-from os_acc.privsep.functions import HELD
+from os_acc.privsep import Context, Step, vendor_steps
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.pci_functions import HELD
 from os_acc.privsep.step import StepPurpose
 
 LOG = log.getLogger(__name__)
@@ -72,7 +72,7 @@ def run(
         helper.check_unused(lease, deadline)
     if result.outcome != Outcome.OK:
         raise _error(step, str(lease.address), result)
-    return steps.decode(result.observed)
+    return vendor_steps.decode(result.observed)
 
 
 def _error(

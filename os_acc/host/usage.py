@@ -5,7 +5,7 @@
 Only uses visible to an ordinary user are found. Not found are a process that has
 opened a block device without claiming it, another network or mount namespace, and
 a client inside the kernel, such as ZFS: a plug finds it, when it claims the disks
-(:mod:`os_acc.privsep.functions`).
+(:mod:`os_acc.privsep.pci_functions`).
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class Catalog:
 
         A device that was leased during the scan looks unknown. If its lease has
         ended meanwhile as well, only another scan shows the device as free. A device
-        that was unknown before needs no other scan. A device that was given back
-        during the scan looks as if capacity had to be kept for it.
+        that was unknown before needs no other scan. Capacity may have been kept for a
+        device that was given back during the scan: another scan is needed.
         """
         before = self.reconciler.recorded_state(store, deadline, found)
         inventory = self._discovered(before, deadline)
@@ -363,9 +363,11 @@ class Catalog:
             return view
         return dataclasses.replace(view, published={**view.published, **found})
 
-    def write(self, provider_tree: object, nodename: object) -> None:
+    def write(
+        self, provider_tree: object, nodename: object, unallocated: Collection[str]
+    ) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        newest = self.snapshots.newest()
+        newest = self.snapshots.newest(unallocated)
         recognized = self.tree.write(provider_tree, nodename, newest)
         # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)

@@ -17,7 +17,7 @@ from os_acc.host import pci
 from os_acc.host.pci import Host
 from os_acc.inventory import eligibility, mdev_types, plugin_discovery
 from os_acc.inventory.eligibility import HostEvidence
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.device import (
     CardProvider,
     Device,
@@ -31,8 +31,8 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import RecordedState
 from os_acc.placement import device_traits
 from os_acc.plugins import base, loader
@@ -167,7 +167,7 @@ def discover(
     refused_before = state_files.recorded_refusals(rules.state_path, root)
     faulty = [_with_faults(each, faults, refused_before, loaded) for each in kept]
     devices = [device_traits.described(each, recorded) for each in faulty]
-    names = naming.ProviderNames(
+    names = provider_names.ProviderNames(
         node_name, recorded.provider_origins, _origins(host, devices)
     )
     providers = [_provider(names, device) for device in devices]
@@ -282,16 +282,16 @@ def _origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
     for function in host.functions.values():
         # VFs may report the serial number of their PF.
         if function.identity.serial and function.physfn is None:
-            yield naming.place(function.identity, function.address)
+            yield provider_names.place(function.identity, function.address)
     for device in devices:
         named = function_of(device.address)
         if named is not None and device.identity is not None:
-            yield naming.place(device.identity, named)
+            yield provider_names.place(device.identity, named)
         if device.region is not None:
-            yield naming.place(device.region.identity, device.region.card)
+            yield provider_names.place(device.region.identity, device.region.card)
 
 
-def _provider(names: naming.ProviderNames, device: Device) -> Provider:
+def _provider(names: provider_names.ProviderNames, device: Device) -> Provider:
     """Return a device with its provider; a region also has that of its card."""
     address, identity = device.address, device.identity
     function = function_of(address)
@@ -299,12 +299,12 @@ def _provider(names: naming.ProviderNames, device: Device) -> Provider:
         assert isinstance(address, MdevType)
         uuid, name = names.of_virtual(address)
     elif isinstance(address, MdevType):
-        name_of = functools.partial(naming.of_mdev_type, address.name)
+        name_of = functools.partial(provider_names.of_mdev_type, address.name)
         uuid, name = names.give(name_of, identity, function)
     else:
-        uuid, name = names.give(naming.of_device, identity, function)
+        uuid, name = names.give(provider_names.of_device, identity, function)
     if device.region is None:
         return Provider(uuid, name, device)
     region = device.region
-    card = names.give(naming.of_card, region.identity, region.card)
+    card = names.give(provider_names.of_card, region.identity, region.card)
     return Provider(uuid, name, device, CardProvider(*card))

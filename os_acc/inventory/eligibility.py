@@ -32,8 +32,9 @@ class HostEvidence:
     :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
         ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
     :ivar lease_drivers: the driver that each function of a guest's lease has.
-    :ivar offered: the functions that drivers offer to guests, also drivers on which a
-        function stays. A vGPU of NVIDIA's driver is a use by the host instead.
+    :ivar offered: the functions that their drivers offer to guests, including drivers
+        on which a function stays. A vGPU of NVIDIA's driver counts as one of the host's
+        uses.
     """
 
     def __init__(

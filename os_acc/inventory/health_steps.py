@@ -36,7 +36,7 @@ from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.typed import expect_text
 from os_acc.plugins.loader import Plugins
-from os_acc.privsep import Context, HealthReading, Step, steps
+from os_acc.privsep import Context, HealthReading, Step, vendor_steps
 from os_acc.privsep.outcome import Outcome
 from os_acc.store import state_files
 from os_acc.store.state_files import HealthRecord
@@ -234,7 +234,7 @@ class HealthStepReader:
             return STUCK, ()
         match result.outcome:
             case Outcome.OK:
-                return _checked(step, steps.decode(result.observed))
+                return _checked(step, vendor_steps.decode(result.observed))
             case Outcome.BUSY:
                 raise _HealthUnknown("another step has its lock", is_passing=True)
             case Outcome.FAILED | Outcome.NO_EFFECT:

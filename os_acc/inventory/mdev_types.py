@@ -4,9 +4,9 @@
 
 A unit is leased, free, or faulty: other mediated devices of the same parent, of this
 host's own tools or of another type, use its capacity, or the privileged helper has it
-on record for a lost lease. They are never touched. The total does not change with
-them: it is the most that has been seen, and is read anew while there are no mediated
-devices.
+on record for a lost lease. They are never touched. Faulty units count in the total.
+While there are mediated devices, the total is the largest that has been seen; without
+any, it is read from the kernel.
 """
 
 from __future__ import annotations

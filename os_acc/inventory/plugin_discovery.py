@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from os_acc import deadlines, exception
 from os_acc.host import attributes
 from os_acc.host.pci import Host
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.device import (
     Device,
     OfferedType,
@@ -336,7 +336,11 @@ def _last_plugins(
     for kind in types:
         origins = recorded.provider_origins
         if kind.parent is None:
-            uuids = {naming.uuid_of(naming.of_virtual_type(node_name, kind.type))}
+            uuids = {
+                provider_names.uuid_of(
+                    provider_names.of_virtual_type(node_name, kind.type)
+                )
+            }
         else:
             near = providers.get(kind.parent.address, [])
             keys = {origins[uuid].key for uuid in near}
@@ -353,12 +357,12 @@ def _of_type(
 
     A plugin that has offered the entire parent may prepare its types as well.
     """
-    by_place = naming.key_of_place(parent.identity, parent.address)
+    by_place = provider_names.key_of_place(parent.identity, parent.address)
     return {
-        naming.uuid_of(name)
+        provider_names.uuid_of(name)
         for key in (*keys, by_place)
         for name in (
-            naming.of_mdev_type(type_name, node_name, key),
-            naming.of_device(node_name, key),
+            provider_names.of_mdev_type(type_name, node_name, key),
+            provider_names.of_device(node_name, key),
         )
     }

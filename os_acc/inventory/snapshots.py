@@ -105,10 +105,15 @@ class Snapshots:
         regions = (provider.device.region for provider in self._offered[1])
         return {region.key for region in regions if region is not None}
 
-    def newest(self) -> tuple[Capacity, ...]:
-        """Return the latest capacity; start a scan if it is outdated."""
+    def newest(self, unallocated: Collection[str] = ()) -> tuple[Capacity, ...]:
+        """Return the latest capacity; start a scan if it is outdated.
+
+        :param unallocated: as for :func:`.capacities`.
+        """
         if time.monotonic() >= self._due:
             self._begin_look()
+        if unallocated:
+            return capacities(self._offered[1], self._recorded[1], unallocated)
         return self._newest
 
     def _begin_look(self) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from keystoneauth1 import exceptions as keystone_exceptions
 from nova import exception as nova_exception
 from nova.compute import task_states
 from nova.conf import CONF
@@ -26,6 +25,7 @@ from oslo_serialization import jsonutils
 import os_acc
 from os_acc import exception
 from os_acc.nova import conversion, initialization, reconciliation, scheduling, servers
+from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.options import DriverSettings
 from os_acc.objects.api import InstanceDict
@@ -59,9 +59,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
-        self._servers = servers.ServerAccelerators(self._node, self._allocations_of)
+        self._allocations = ServerAllocations(lambda: self.virtapi.reportclient)
+        self._servers = servers.ServerAccelerators(self._node, self._allocations)
         self._reconciler = reconciliation.LeaseReconciler(
-            self._node, self._allocations_of, self._guest_definition, host
+            self._node, self._allocations, self._guest_definition, host
         )
 
     def cleanup_host(self, host: str) -> None:
@@ -89,24 +90,6 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             devices = jsonutils.loads(self._get_pci_passthrough_devices())
             initialization.check_claims(CONF.pci.device_spec, devices, held)
 
-    def _allocations_of(self, context: Any, consumer: str) -> Any:
-        """Return the allocations of a consumer in Placement.
-
-        :raises ServiceUnavailable: Placement does not answer. Nova's legacy method
-            ``get_allocations_for_consumer`` returns no allocations in this case.
-        """
-        reader = self.virtapi.reportclient
-        try:
-            return reader.get_allocs_for_consumer(context, consumer)["allocations"]
-        except (
-            nova_exception.ConsumerAllocationRetrievalFailed,
-            keystone_exceptions.ClientException,
-        ) as error:
-            raise exception.ServiceUnavailable(
-                f"cannot read the allocations of consumer {consumer}: {error}",
-                service=exception.ServiceType.PLACEMENT,
-            ) from error
-
     def _guest_definition(self, server: str) -> tuple[GuestDevices, bool] | None:
         """Return the devices in the definition of a guest, and whether it runs.
 
@@ -124,7 +107,6 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def process_instances_at_startup(self, context: Any, instances: Any) -> Any:
         """Release the leases of servers that left while nova-compute was stopped."""
         found = super().process_instances_at_startup(context, instances)
-        self._reconciler.run_once(context)
         self._reconciler.start()
         return found
 
@@ -133,7 +115,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Publish the accelerators after Nova's own inventory."""
         super().update_provider_tree(provider_tree, nodename, allocations)
-        self._node.update_provider_tree(provider_tree, nodename)
+        self._node.update_provider_tree(
+            provider_tree, nodename, self._reconciler.unallocated
+        )
 
     def _get_host_numa_topology(self) -> Any:
         """Let the scheduler choose the cells of a guest with accelerators."""
@@ -315,17 +299,22 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def rebuild(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         """Note that the ``destroy`` that follows belongs to a rebuild.
 
-        :raises ImageUnacceptable: the image is a snapshot of another server. The guest
-            and its disks are still there.
-        :raises InstanceFaultRollback: os_acc cannot serve; likewise.
+        :raises ImageUnacceptable: the image is a snapshot of another server, and this
+            is an evacuation.
+        :raises InstanceFaultRollback: likewise, or os_acc cannot serve: the server
+            stays as it is.
         :raises NotImplementedError: otherwise; nova-compute then calls ``destroy`` and
             ``spawn`` in the same request.
         """
-        servers.check_image(instance)
-        if not kwargs.get("evacuate"):
+        if kwargs.get("evacuate"):
+            servers.check_image(instance)
+        else:
+            self._servers.keep_allocation(context, instance)
+            with servers.rolled_back():
+                servers.check_image(instance)
             self._servers.check_ready(instance)
             self._restarts.mark(context, instance)
-        raise NotImplementedError
+        super().rebuild(context, instance, *args, **kwargs)
 
     def unrescue(self, context: Any, instance: Any) -> None:
         """Prepare the accelerators that the rescue guest did not have."""

@@ -35,7 +35,7 @@ class GuestDevices:
 
     @classmethod
     def of_entries(cls, entries: Iterable[AcceleratorEntry]) -> GuestDevices:
-        """Return the devices of accelerators; those that stay with the host are none.
+        """Return the devices that a guest gets, without those that stay with the host.
 
         An entry has the key ``pci_id`` only if a guest gets the function.
         """

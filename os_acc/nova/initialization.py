@@ -26,6 +26,7 @@ from os_acc import conf, deadlines, exception
 from os_acc.nova import conversion
 from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -97,6 +98,11 @@ class DeferredNode:
             raise self._failure or exception.NotInitialized("os_acc is not initialized")
         return self._node
 
+    def count_error(self) -> None:
+        """Count an unforeseen error of a thread, for ``os-acc metrics``."""
+        path = conf.Settings.load(self._config or cfg.CONF).state_path
+        state_files.count_error(path)
+
     # -- answers without a node ----------------------------------------------------
 
     def attached(
@@ -120,10 +126,12 @@ class DeferredNode:
             return self._node.owns_any(allocations)
         return bool(conversion.accelerator_amounts(allocations))
 
-    def update_provider_tree(self, provider_tree: Any, nodename: str) -> None:
+    def update_provider_tree(
+        self, provider_tree: Any, nodename: str, unallocated: Collection[str]
+    ) -> None:
         """Publish the accelerators, or reserve them while os_acc cannot serve."""
         if self._node is not None:
-            self._node.update_provider_tree(provider_tree, nodename)
+            self._node.update_provider_tree(provider_tree, nodename, unallocated)
         else:
             os_acc.withdraw_providers(
                 provider_tree, nodename, node_name=self._name, config=self._config

@@ -20,11 +20,12 @@ from os_acc.objects.numa import NUMAPolicy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """The options of ``[os_acc_driver]``, in seconds."""
+    """The options of ``[os_acc_driver]``; the times are in seconds."""
 
     initialize_interval: float
     reconcile_interval: float
     reconcile_age: float
+    golden_images: bool
 
     @classmethod
     def load(cls, config: cfg.ConfigOpts) -> Self:
@@ -65,7 +66,7 @@ def _values(
         section = config[group.name]
         return {
             each.dest: section[each.dest]
-            if isinstance(each, cfg.StrOpt)
+            if isinstance(each, cfg.StrOpt | cfg.BoolOpt)
             else conf.number(section, each.dest, section=group.name)
             for each in options
         }

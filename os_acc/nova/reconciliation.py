@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Release the accelerators of servers that have left this host unnoticed.
+"""Compare the leases of this host with Placement, Nova's servers and libvirt's guests.
 
 Nova calls no driver when a server is deleted while nova-compute is stopped, nor on the
-source host when ``finish_resize`` fails on the destination. A lease is released if all
+source host when ``finish_resize`` fails on the destination, nor when an allocation is
+deleted. A unit that is leased without an allocation is reserved at once: Placement
+would offer it, and a server that gets it could not be built. A lease is released if all
 of these conditions hold:
 
 * It is old enough: an allocation may be written after the lease.
 * Placement has no allocation of its provider, neither for the consumer nor for the
-  server of a migration.
+  server of a migration. The allocation of a migration that has failed does not count
+  once its server is deleted: Nova never removes it.
 * Nova's database has no such server on this host.
 * libvirt runs no guest with the device. Of a server that has moved, the source keeps a
   definition; it counts only while the guest runs.
 
-If an answer is missing, the lease stays until the next round.
+If an answer is missing, the lease and the reservation stay until the next round.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import oslo_messaging
@@ -32,6 +35,7 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.nova.options import DriverSettings
@@ -47,83 +51,138 @@ _PASSING = (
 )
 #: The state of an accelerator that waits for an operator.
 _QUARANTINED = "UnbindFailed"
+#: The states of a migration that has failed.
+_FAILED = ("error", "failed")
 
 
 class LeaseReconciler:
     """Compare leases with allocations, servers and guests, once or periodically.
 
     :param node: the node's handle.
-    :param allocations_of: returns the allocations of a consumer in Placement.
     :param guest_devices: returns the devices in the definition that libvirt has of a
         server's guest, and whether it runs; None: there is no definition.
     :param host: the name of this compute service.
+    :ivar unallocated: the uuids of the accelerators that had no allocation in the last
+        round.
     """
 
     def __init__(
         self,
         node: DeferredNode,
-        allocations_of: Callable[[Any, str], Mapping[str, Any]],
+        allocations: ServerAllocations,
         guest_devices: Callable[[str], tuple[GuestDevices, bool] | None],
         host: str,
     ) -> None:
+        self.unallocated: frozenset[str] = frozenset()
         self._node, self._host = node, host
-        self._allocations_of = allocations_of
+        self._allocations = allocations
         self._guest_devices = guest_devices
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Run rounds in a thread of this process until :meth:`stop`."""
+        """Run rounds in a thread of this process, the first one now."""
         try:
             deadlines.start(self._run)
         except exception.DeviceStuck as error:
-            LOG.error("leases are compared only when nova-compute starts: %s", error)
+            LOG.error("leases are not compared until a restart: %s", error)
 
     def stop(self) -> None:
         """End the thread after its round."""
         self._ended.set()
 
     def _run(self) -> None:
-        while not self._ended.wait(DriverSettings.load(CONF).reconcile_interval):
-            self.run_once(nova_context.get_admin_context())
+        pause = 0.0
+        while not self._ended.wait(pause):
+            pause = DriverSettings.load(CONF).reconcile_interval
+            try:
+                self.run_once(nova_context.get_admin_context())
+            except Exception:
+                # An error must not end the thread, and no caller would see it.
+                LOG.exception("cannot compare the leases with Nova, will retry")
+                self._node.count_error()
 
     def run_once(self, context: Any) -> None:
         """Release the leases of each consumer that is proven to have left."""
         try:
-            node = self._node.ready()
+            self._node.ready()
             held = self._node.attached()
         except exception.OsAccError as error:
             LOG.debug("leases are not compared with Nova's servers: %s", error)
             return
-        age = DriverSettings.load(CONF).reconcile_age
+        unallocated: set[str] = set()
         for consumer, entries in held.items():
             if all(entry["state"] == _QUARANTINED for entry in entries):
                 continue
             try:
-                if _are_older(entries, age) and self._has_left(
-                    context, consumer, entries
-                ):
-                    released = node.unplug({"uuid": consumer})
-                    LOG.warning(
-                        "consumer %s has left this host: released %d accelerators",
-                        consumer,
-                        released,
-                    )
+                unallocated |= self._compared(context, consumer, entries)
+            except exception.ServiceUnavailable as error:
+                LOG.warning(
+                    "leases are not compared until Placement answers: %s", error
+                )
+                return
             except _PASSING as error:
+                unallocated |= self.unallocated & {each["uuid"] for each in entries}
                 LOG.warning(
                     "cannot reconcile the leases of consumer %s: %s", consumer, error
                 )
+        self.unallocated = frozenset(unallocated)
+
+    def _compared(
+        self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
+    ) -> set[str]:
+        """Release the leases of a consumer that has left.
+
+        :returns: the uuids of its accelerators that stay, and have no allocation.
+        :raises ServiceUnavailable: Placement does not answer.
+        """
+        server, has_failed = _server_of(context, consumer)
+        if server in self._allocations.restoring:
+            return set()
+        allocated = {
+            provider
+            for each in {consumer, server}
+            for provider in self._allocations.of(context, each)
+        }
+        missing = {
+            each["uuid"] for each in entries if each["device_rp_uuid"] not in allocated
+        }
+        is_allocated = any(each["device_rp_uuid"] in allocated for each in entries)
+        age = DriverSettings.load(CONF).reconcile_age
+        if any(os_acc.held_seconds(entry) < age for entry in entries):
+            return missing
+        if is_allocated and not has_failed:
+            return missing
+        instance = _instance(context, server)
+        if is_allocated and instance is not None:
+            return missing
+        if not self._has_left(instance, consumer, server, entries):
+            return missing
+        released = self._node.ready().unplug({"uuid": consumer})
+        LOG.warning(
+            "consumer %s has left this host: released %d accelerators",
+            *(consumer, released),
+        )
+        if is_allocated:
+            LOG.warning(
+                "Placement still has the allocation of migration %s, whose server is "
+                "deleted: remove it with 'openstack resource provider allocation "
+                "delete %s'",
+                *(consumer, consumer),
+            )
+        return set()
 
     def _has_left(
-        self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
+        self,
+        instance: Any,
+        consumer: str,
+        server: str,
+        entries: Sequence[AcceleratorEntry],
     ) -> bool:
-        server = _server_of(context, consumer)
-        providers = {entry["device_rp_uuid"] for entry in entries}
-        if any(
-            providers & set(self._allocations_of(context, each))
-            for each in {consumer, server}
-        ):
-            return False
-        is_here = self._is_here(context, server)
+        is_here = (
+            instance is not None
+            and instance.host == self._host
+            and instance.vm_state != vm_states.SHELVED_OFFLOADED
+        )
         if is_here and server == consumer:
             return False
         found = self._guest_devices(server)
@@ -134,26 +193,22 @@ class LeaseReconciler:
             is_running or is_here or server == consumer
         )
 
-    def _is_here(self, context: Any, server: str) -> bool:
-        """Return whether Nova's database has a server on this host."""
-        try:
-            instance = objects.Instance.get_by_uuid(context, server)
-        except nova_exception.InstanceNotFound:
-            return False
-        return bool(
-            instance.host == self._host
-            and instance.vm_state != vm_states.SHELVED_OFFLOADED
-        )
 
+def _server_of(context: Any, consumer: str) -> tuple[str, bool]:
+    """Return the UUID of the server: that of a migration, or the consumer itself.
 
-def _are_older(entries: Sequence[AcceleratorEntry], seconds: float) -> bool:
-    return all(os_acc.held_seconds(entry) >= seconds for entry in entries)
-
-
-def _server_of(context: Any, consumer: str) -> str:
-    """Return the UUID of the server: that of a migration, or the consumer itself."""
+    :returns: in addition, whether it is a migration that has failed.
+    """
     try:
         migration = objects.Migration.get_by_uuid(context, consumer)
     except nova_exception.MigrationNotFound:
-        return consumer
-    return str(migration.instance_uuid)
+        return consumer, False
+    return str(migration.instance_uuid), migration.status in _FAILED
+
+
+def _instance(context: Any, server: str) -> Any:
+    """Return a server; None: Nova has none, or it is deleted."""
+    try:
+        return objects.Instance.get_by_uuid(context, server)
+    except nova_exception.InstanceNotFound:
+        return None

@@ -21,17 +21,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
 from nova import objects
+from nova.conf import CONF
 from oslo_log import log
+from oslo_utils import strutils
 
 from os_acc import exception
 from os_acc.nova import conversion
+from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
+from os_acc.nova.options import DriverSettings
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 
@@ -41,23 +45,19 @@ LOG = log.getLogger(__name__)
 _BOUND: Final = "Bound"
 #: Nova copies keys with this prefix from the image, and to snapshots of the server.
 _SNAPSHOT_OF: Final = "image_os_acc_server"
+#: The owner of a snapshot declares with it that the image depends on no accelerator.
+_GOLDEN: Final = "image_os_acc_golden"
 
 
 class ServerAccelerators:
     """Attach, keep and release the accelerators of the servers of a node.
 
     :param node: the node's handle.
-    :param allocations_of: returns the allocations of a consumer in Placement, by the
-        UUID of the provider.
     """
 
-    def __init__(
-        self,
-        node: DeferredNode,
-        allocations_of: Callable[[Any, str], Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, node: DeferredNode, allocations: ServerAllocations) -> None:
         self._node = node
-        self._allocations_of = allocations_of
+        self._allocations = allocations
 
     # -- a guest that is created here ------------------------------------------
 
@@ -82,7 +82,7 @@ class ServerAccelerators:
             return False
         with _converted(instance, restarts=restarts):
             # Nova passes no allocations also if Placement did not answer.
-            allocations = allocations or self._allocations_of(context, instance.uuid)
+            allocations = allocations or self._allocations.of(context, instance.uuid)
             if not self._node.owns_any(allocations):
                 # Nova deletes the allocation of a server whose rebuild has failed.
                 if not (self._node.attached(info) and self._confirm(info)):
@@ -119,7 +119,7 @@ class ServerAccelerators:
         with _converted(instance, restarts=True):
             if self._node.attached(info) and self._confirm(info):
                 return
-            allocations = self._allocations_of(context, instance.uuid)
+            allocations = self._allocations.of(context, instance.uuid)
             if not self._node.owns_any(allocations):
                 self._check_needs_none(instance)
                 return
@@ -169,7 +169,7 @@ class ServerAccelerators:
         held = self._node.attached()
         wanted = conversion.accelerator_amounts(self._owned(allocations))
         for migration in _migrations(context, instance):
-            if migration not in held or self._allocations_of(context, migration):
+            if migration not in held or self._allocations.of(context, migration):
                 continue
             if Counter(each["device_rp_uuid"] for each in held[migration]) == wanted:
                 self._node.ready().rekey(migration, instance.uuid)
@@ -224,6 +224,8 @@ class ServerAccelerators:
         is_marked = instance.system_metadata.get(_SNAPSHOT_OF) == instance.uuid
         if self.guest_devices(instance) and not is_marked:
             instance.system_metadata[_SNAPSHOT_OF] = instance.uuid
+            # Snapshots of this server have a state of their own.
+            instance.system_metadata.pop(_GOLDEN, None)
             instance.save()
 
     def _ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
@@ -279,6 +281,11 @@ class ServerAccelerators:
         with rolled_back(), _converted(instance, restarts=True):
             if self._node.attached({"uuid": instance.uuid}):
                 self._node.ready()
+
+    def keep_allocation(self, context: Any, instance: Any) -> None:
+        """Let a server keep its allocation if the rebuild that begins fails."""
+        if conversion.may_request_accelerators(instance.flavor):
+            self._allocations.restore_after_rebuild(context, instance.uuid)
 
     def check_has_none(self, instance: Any) -> None:
         """Check that a running guest has no accelerators, which cannot move with it.
@@ -382,11 +389,12 @@ def _converted(instance: Any, *, restarts: bool) -> Iterator[None]:
 def rolled_back() -> Iterator[None]:
     """Let a server that Nova has not changed yet stay in its state.
 
-    :raises InstanceFaultRollback: the block has raised ``InternalError``.
+    :raises InstanceFaultRollback: the block has raised ``InternalError``, or
+        ``ImageUnacceptable``.
     """
     try:
         yield
-    except nova_exception.InternalError as error:
+    except (nova_exception.InternalError, nova_exception.ImageUnacceptable) as error:
         raise nova_exception.InstanceFaultRollback(inner_exception=error) from error
 
 
@@ -395,16 +403,23 @@ def check_image(instance: Any) -> None:
 
     Such a snapshot may depend on a state of the accelerators; the specification
     excludes "booting off a snapshot". A server may boot its own: unshelved, or rebuilt.
+    The operator may permit images whose owner declares that they depend on none.
 
     :raises ImageUnacceptable: the image is such a snapshot.
     """
-    server = instance.system_metadata.get(_SNAPSHOT_OF)
+    metadata = instance.system_metadata
+    server = metadata.get(_SNAPSHOT_OF)
     if server in (None, instance.uuid):
+        return
+    is_golden = strutils.bool_from_string(metadata.get(_GOLDEN))
+    if is_golden and DriverSettings.load(CONF).golden_images:
         return
     if conversion.may_request_accelerators(instance.flavor):
         raise nova_exception.ImageUnacceptable(
             image_id=instance.image_ref,
-            reason=f"it is a snapshot of server {server}, which had accelerators",
+            reason=f"it is a snapshot of server {server}, which had accelerators, and "
+            "the property os_acc_golden or the option [os_acc_driver] golden_images "
+            "does not permit that",
         )
 
 

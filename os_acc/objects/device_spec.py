@@ -18,9 +18,9 @@ from typing import Any, Final
 from oslo_log import log as logging
 
 from os_acc import exception
-from os_acc.objects import device_tags, mdev
+from os_acc.objects import device_spec_tags, mdev
 from os_acc.objects.device import DeviceTags
-from os_acc.objects.device_address import (
+from os_acc.objects.device_spec_address import (
     LIMITS,
     Glob,
     Netdev,
@@ -268,7 +268,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
-    _check_keys(spec, _SELECTORS | device_tags.TAG_NAMES)
+    _check_keys(spec, _SELECTORS | device_spec_tags.TAG_NAMES)
     if not _SELECTORS & spec.keys():
         raise exception.InvalidConfiguration(
             f"device_spec {exception.show(spec)} does not identify a device",
@@ -284,7 +284,7 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
         _check_keys(spec["address"], frozenset(LIMITS))
     if _PARENT in spec:
         return _parent_entry(spec)
-    return entry_of(spec, device_tags.parse_tags(spec))
+    return entry_of(spec, device_spec_tags.parse_tags(spec))
 
 
 def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
@@ -296,7 +296,7 @@ def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
             f"device_spec {exception.show(spec)} does not name mediated devices",
             hint="use a name in /sys/class/mdev_bus, and the tag mdev_types",
         )
-    tags = device_tags.parse_tags(spec)
+    tags = device_spec_tags.parse_tags(spec)
     return DeviceSpecEntry(None, None, ParentName(name), tags)
 
 
@@ -337,7 +337,7 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
             entries += [
                 entry_of(
                     {key: spec[key] for key in ("vendor_id", "product_id")},
-                    device_tags.parse_tags({"numa_policy": spec["numa_policy"]}),
+                    device_spec_tags.parse_tags({"numa_policy": spec["numa_policy"]}),
                 )
                 for spec in objects_of(value)
                 if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()

@@ -29,8 +29,8 @@ class LeaseState(enum.Enum):
     PREPARING records the intent before the host is modified; it is rolled back
     once its writer is gone. RELEASING rolls forward: after a transient
     failure the release is retried. ERASING: the device is back on the host, and its
-    plugin erases the data of the former consumer, which the lease does not belong to
-    any more. QUARANTINED waits for an operator.
+    plugin erases the data of the former consumer, whose lease it no longer is.
+    QUARANTINED waits for an operator.
     """
 
     PREPARING = "preparing"
@@ -226,8 +226,9 @@ class Lease(LeaseView):
         before they can become necessary.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
-    :ivar peers: all functions of the model of its device, or of its PF, when this was
-        last prepared, if it has to be erased and has no serial number; otherwise none.
+    :ivar peers: the functions that may be its device, which has to be erased and has no
+        serial number: all of its model, for a VF of its PF's, at its last preparation.
+        Otherwise none.
     """
 
     owner: Owner

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.region import ALL_VERIFIED, Region, UnverifiedRegions
 
 

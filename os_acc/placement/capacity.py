@@ -44,7 +44,9 @@ class Capacity:
 
 
 def capacities(
-    providers: Collection[Provider], recorded_state: RecordedState
+    providers: Collection[Provider],
+    recorded_state: RecordedState,
+    unallocated: Collection[str] = (),
 ) -> tuple[Capacity, ...]:
     """Return the capacity to publish, in the order of the providers.
 
@@ -53,12 +55,17 @@ def capacities(
     allocation, and is reserved until it is released. A unit that was leased with the
     command is not reserved: Placement may have an allocation of it, and the unit
     would count twice.
+
+    :param unallocated: the uuids of accelerators that Placement has no allocation for;
+        they are reserved as well.
     """
     offered = {each.uuid: each for each in providers}
     leased = _by_provider(providers, recorded_state.leases)
     taken = recorded_state.taken
     found = (
-        Capacity(uuid, offered.get(uuid), _units(offered.get(uuid), own, taken))
+        Capacity(
+            uuid, offered.get(uuid), _units(offered.get(uuid), own, taken, unallocated)
+        )
         for uuid, own in leased.items()
     )
     return tuple(each for each in found if each.units)
@@ -83,7 +90,10 @@ def _by_provider(
 
 
 def _units(
-    provider: Provider | None, own: Sequence[Lease], taken: frozenset[DeviceAddress]
+    provider: Provider | None,
+    own: Sequence[Lease],
+    taken: frozenset[DeviceAddress],
+    unallocated: Collection[str],
 ) -> Mapping[str, Units]:
     units: defaultdict[str, Units] = defaultdict(lambda: Units(0))
     default = ""
@@ -102,6 +112,6 @@ def _units(
         units[default] += Units(len(others), blocked)
     for lease in own:
         # The unit is not available, and no allocation counts it.
-        reserved = int(lease.is_unallocated)
+        reserved = int(lease.is_unallocated or lease.request_uuid in unallocated)
         units[lease.wanted.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

@@ -4,8 +4,8 @@
 
 Both ways of publishing write this difference: into Nova's provider tree, and through
 Placement's API. A provider is ours if its name and UUID prove it
-(:mod:`os_acc.objects.naming`) or the record says so. Other providers, and additions
-of others to our providers, are not changed.
+(:mod:`os_acc.objects.provider_names`) or the record says so. Other providers, and
+additions of others to our providers, are not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.device import CardProvider
 from os_acc.objects.records import (
     NameKind,
@@ -92,7 +92,8 @@ class DesiredState:
         return frozenset(
             each.uuid
             for each in nodes.values()
-            if each.uuid in mine or naming.is_ours(self.node_name, each.name, each.uuid)
+            if each.uuid in mine
+            or provider_names.is_ours(self.node_name, each.name, each.uuid)
         ).difference(self.cards)
 
     def gone(self, contents: Mapping[str, ProviderContents]) -> PublishedNames:

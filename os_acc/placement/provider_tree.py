@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.placement import diff
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import (
@@ -182,7 +182,7 @@ def withdraw(tree: object, nodename: object, node_name: str) -> int:
     count = 0
     for uuid in tree.get_provider_uuids():
         found = tree.data(uuid)
-        if not naming.is_ours(node_name, found.name, uuid):
+        if not provider_names.is_ours(node_name, found.name, uuid):
             continue
         count += 1
         inventory = {name: withdrawn(each) for name, each in found.inventory.items()}

@@ -247,9 +247,8 @@ class PluginBase(abc.ABC):
     contexts: ClassVar[Sequence[Context]] = ()
     #: Reads, as root, what no other user can read of the health of a function; made
     #: with :meth:`os_acc.privsep.Context.health_step`. The library runs it about once a
-    #: minute, in a thread of the service, for each function that a device consists of
-    #: or, in place of a VF, its PF: not for one that a lease has taken. Guests may have
-    #: VFs of the PF.
+    #: minute, in a thread of the service, for each function of a device that no lease
+    #: has taken. In place of a VF it reads the PF, of which guests may have other VFs.
     health_step: Step[HealthReading] | None = None
     #: Drivers of the host that offer a function to VFIO themselves, without the word
     #: vfio in their names: a function stays on such a driver while a guest has it.

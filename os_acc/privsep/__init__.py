@@ -108,10 +108,10 @@ class Context(priv_context.PrivContext):
         self, function: Callable[[StepTarget, *_Ts], _T], *, of_parent: bool
     ) -> Step[_T, *_Ts]:
         # steps needs the contexts below, and a call of the helper may import nothing.
-        from os_acc.privsep import steps
+        from os_acc.privsep import vendor_steps
 
         parameters = Parameters.of(function)
-        serve = steps.entry_point(function, parameters, of_parent=of_parent)
+        serve = vendor_steps.entry_point(function, parameters, of_parent=of_parent)
         return Step(self, function, parameters, self.entrypoint(serve))
 
     def health_step(
@@ -128,10 +128,10 @@ class Context(priv_context.PrivContext):
 
         :raises TypeError: a parameter has no plain type.
         """
-        from os_acc.privsep import steps
+        from os_acc.privsep import vendor_steps
 
         parameters = Parameters.of(function)
-        entry = self.entrypoint(steps.health_entry_point(function, parameters))
+        entry = self.entrypoint(vendor_steps.health_entry_point(function, parameters))
         return Step(self, function, parameters, entry, is_health=True)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:

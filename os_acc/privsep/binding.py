@@ -22,9 +22,9 @@ from os_acc import deadlines, privsep
 from os_acc.objects.drivers import DFL_DRIVER, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import (
     fpga,
-    functions,
     kernel,
-    permissions,
+    pci_functions,
+    privileged_conf,
     record,
     request,
 )
@@ -48,9 +48,9 @@ class GiveBackRequest(GroupRequest):
     """Functions that a lease gives back, with driver and override to restore.
 
     :ivar proven_free: whether the caller checked for holders in ``inspect``.
-    :ivar eraser: as for :class:`TakeRequest`. With one, also on record alone, or with
-        a ``releaser``, the record stays until :func:`forget`: it permits the steps that
-        return the device.
+    :ivar eraser: as for :class:`TakeRequest`. If the call or the record names one, or
+        the call names a ``releaser``, the record stays until :func:`forget`: it permits
+        the steps that return the device.
     """
 
     targets: Annotated[tuple[BindTarget, ...], request.targets(4, 5)]
@@ -138,24 +138,26 @@ def _check_take(
         check_claims(call.targets, call.lease)
     with guarded(target, call.group):
         address, driver = target.address, _requested(target)
-        found = functions.driver(address)
+        found = pci_functions.driver(address)
         own = lease_of(address, target.identity, call.lease)
         # A function that is already taken stays so after leaving device_spec.
         if found == driver and own == call.lease:
             return OK
-        root = permissions.last_read()
+        root = privileged_conf.last_read()
         is_denied = root.denies_lease(address, call.addresses)
         if is_denied or not _is_named_driver(call, target):
-            raise permissions.denied()
+            raise privileged_conf.denied()
         # Also of a function on its driver: the kernel has no lock against new ones.
-        functions.check_undivided(address)
+        pci_functions.check_undivided(address)
         if found == driver:
             return OK
         _check_vfio(driver, found)
         fpga.check_closed(address)
         if not os.path.isdir(kernel.current.path("sys/bus/pci/drivers", driver)):
             raise CallRefused(Outcome.REFUSED, errno.ENODEV, "driver", found)
-        claims.enter_context(functions.claimed_disks(functions.directory(address)))
+        claims.enter_context(
+            pci_functions.claimed_disks(pci_functions.directory(address))
+        )
     return OK
 
 
@@ -163,15 +165,15 @@ def _take(call: TakeRequest, index: int) -> CallResult:
     target = call.targets[index]
     with guarded(target, call.group):
         address, driver = target.address, _requested(target)
-        found = functions.driver(address)
+        found = pci_functions.driver(address)
         if found != driver:
             _check_vfio(driver, found)
             # Once more: the functions before this one may have taken long to unbind.
-            functions.check_undivided(address)
+            pci_functions.check_undivided(address)
         record_target(call, target, FunctionUse.GUEST)
         if found != driver:
-            functions.rebind(address, driver)
-            functions.check_driver(address, driver, driver)
+            pci_functions.rebind(address, driver)
+            pci_functions.check_driver(address, driver, driver)
         if target is call.targets[-1]:
             _check_bus_resets(call)
     return OK
@@ -180,10 +182,10 @@ def _take(call: TakeRequest, index: int) -> CallResult:
 def _check_bus_resets(call: TakeRequest) -> None:
     """Reset functions with their bus: proves that it is possible after the guest."""
     with contextlib.suppress(CallRefused):
-        functions.check_unheld(call.group)
+        pci_functions.check_unheld(call.group)
         for each in call.targets:
-            if functions.resets_with_bus(each.address):
-                functions.reset_bus(each.address)
+            if pci_functions.resets_with_bus(each.address):
+                pci_functions.reset_bus(each.address)
 
 
 def _requested(target: BindTarget) -> str:
@@ -200,7 +202,7 @@ def _is_named_driver(call: TakeRequest, target: BindTarget) -> bool:
 
     A function beside the one that a guest gets is on vfio-pci.
     """
-    root, driver = permissions.last_read(), _requested(target)
+    root, driver = privileged_conf.last_read(), _requested(target)
     return root.names_driver(target.address, driver) or (
         driver == VFIO_PCI
         and any(
@@ -223,7 +225,7 @@ def _give_back(call: GiveBackRequest, index: int) -> CallResult:
         ):
             before = found.driver, found.override
             _restore(call, BindTarget(target.address, target.identity, *before))
-        elif permissions.last_read().is_open:
+        elif privileged_conf.last_read().is_open:
             _restore(call, target)
         else:
             _give_to_kernel(call, target)
@@ -240,7 +242,7 @@ def _record_returned(
     if not eraser and not call.releaser:
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
-    elif found is not None or not permissions.last_read().denies_lease(
+    elif found is not None or not privileged_conf.last_read().denies_lease(
         target.address, call.addresses
     ):
         # A record permits steps: none is made of a function that may not be taken.
@@ -265,55 +267,55 @@ def _restore(call: GiveBackRequest, target: BindTarget) -> None:
     # 1. No process may hold the function: a write would wait for the holder. The
     #    driver link is no evidence: a device being removed has already lost it. The
     #    reset of a bus opens the group itself, once libvirt has given it back to root.
-    if not call.proven_free or functions.resets_with_bus(address):
-        functions.check_unheld(call.group)
-    if is_vfio_driver(functions.driver(address)):
+    if not call.proven_free or pci_functions.resets_with_bus(address):
+        pci_functions.check_unheld(call.group)
+    if is_vfio_driver(pci_functions.driver(address)):
         # 2. Leave no data for the next user. VFIO resets when the last holder
         #    closes the device, but does not report a failed reset.
-        functions.reset(address)
+        pci_functions.reset(address)
     if target.driver != DFL_DRIVER:
         fpga.check_closed(address)
     # 3. Back to the prior driver; once more, in case the first probe had no
     #    effect.
     for _attempt in range(2):
-        if functions.driver(address) != target.driver:
+        if pci_functions.driver(address) != target.driver:
             _rebind(target)
     # 4. Until the driver is bound, its override keeps other drivers away.
-    if functions.driver(address) == target.driver:
-        functions.set_override(address, target.override)
-    functions.check_driver(address, target.driver, target.override)
+    if pci_functions.driver(address) == target.driver:
+        pci_functions.set_override(address, target.override)
+    pci_functions.check_driver(address, target.driver, target.override)
 
 
 def _rebind(target: BindTarget) -> None:
     if target.driver:
-        functions.rebind(target.address, target.driver)
+        pci_functions.rebind(target.address, target.driver)
     else:
         # It had no driver, and nothing probes it after the unbind.
-        with functions.claimed_disks(functions.directory(target.address)):
-            functions.set_override(target.address, target.override)
-            functions.unbind(target.address)
+        with pci_functions.claimed_disks(pci_functions.directory(target.address)):
+            pci_functions.set_override(target.address, target.override)
+            pci_functions.unbind(target.address)
 
 
 def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
     """Let the kernel choose the driver of a function whose record is lost."""
-    address, driver = target.address, functions.driver(target.address)
+    address, driver = target.address, pci_functions.driver(target.address)
     # Checked before reading the override, which blocks while a held function is
     # being removed.
     if not call.proven_free:
-        functions.check_unheld(call.group)
-    if (driver, functions.override(address)) == (target.driver, target.override):
+        pci_functions.check_unheld(call.group)
+    if (driver, pci_functions.override(address)) == (target.driver, target.override):
         return
     is_guests = is_vfio_driver(driver)
     if (
-        not permissions.last_read().allows_with(address, call.addresses)
+        not privileged_conf.last_read().allows_with(address, call.addresses)
         or not (is_guests or driver == "")
         or target.override
     ):
-        raise permissions.denied(driver)
+        raise privileged_conf.denied(driver)
     if is_guests:
-        functions.reset(address)
-    functions.set_override(address, "")
-    functions.unbind(address)
+        pci_functions.reset(address)
+    pci_functions.set_override(address, "")
+    pci_functions.unbind(address)
     if target.driver:
-        functions.probe(address)
-    functions.check_driver(address, target.driver, "")
+        pci_functions.probe(address)
+    pci_functions.check_driver(address, target.driver, "")

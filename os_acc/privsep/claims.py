@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from os_acc import privsep
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, permissions, record, request, worker
+from os_acc.privsep import pci_functions, privileged_conf, record, request, worker
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import (
     UNREADABLE,
@@ -47,8 +47,8 @@ def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
         :class:`.FunctionUse`, prior driver and prior override, the plugins that have to
         erase it and to release it ('' for none), the node and the serial number. The
         record of a function, or of a parent, that was replaced by another one is left
-        out. No plugins are named for a function that is only possibly one that has to
-        be erased.
+        out. If it is uncertain whether a function is the one to erase, its plugins are
+        ''.
     """
     found = (_listed(address) for address in record.addresses())
     here = [each for each in found if each is not None]
@@ -129,7 +129,7 @@ def forget(call: ForgetRequest) -> Answers:
         each
         for each in call.addresses
         if record.exists(each)
-        or (record.copies_of(each, call.lease) and functions.exists(each))
+        or (record.copies_of(each, call.lease) and pci_functions.exists(each))
     ]
     for each in set(call.addresses).difference(recorded):
         # Of a device that has left the host, and has no lock.
@@ -174,7 +174,7 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
     ]
     # It may be one of these. With only a release due, it has no data of a guest.
     is_unclear = not found and (own is None or own.eraser)
-    unclear = [each for each in there if is_unclear and not functions.serial(each)]
+    unclear = [each for each in there if is_unclear and not pci_functions.serial(each)]
     if own is None:
         yield from map(_unreadable, (*found, *unclear))
         return
@@ -251,7 +251,11 @@ def lease_of(
     if serial and (lease := lease_of_serial(identity, serial)) is not None:
         return lease
     others = copies(identity)
-    if not others or not isinstance(address, PciAddress) or functions.serial(address):
+    if (
+        not others
+        or not isinstance(address, PciAddress)
+        or pci_functions.serial(address)
+    ):
         return None
     of_model = _of_model(identity)
     there = {name for each in of_model for name in copy_names(each, identity)}
@@ -302,7 +306,7 @@ def check_claims(
 def _check_serial(target: BindTarget, lease: str) -> None:
     found = record_of(target.address, target.identity, lease)
     own = found.serial if found is not None and found.lease == lease else ""
-    shown = functions.serial(target.address)
+    shown = pci_functions.serial(target.address)
     if shown and (own or target.serial) not in ("", shown):
         raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", shown)
 
@@ -311,9 +315,9 @@ def run(
     call: GroupRequest, job: worker.Job, check: worker.Job | None = None
 ) -> Answers:
     """Run a job for each function of a call, unless one of them is missing."""
-    present = [functions.exists(address) for address in call.addresses]
+    present = [pci_functions.exists(address) for address in call.addresses]
     if not all(present):
-        gone = functions.gone().result
+        gone = pci_functions.gone().result
         return tuple(
             CallResult(Outcome.UNREACHED) if each else gone for each in present
         )
@@ -330,16 +334,16 @@ def guarded(target: BindTarget, group: int) -> Iterator[None]:
     :raises CallRefused: it is another one, in another IOMMU group, or a bridge.
     """
     address = target.address
-    functions.check_identity(address, target.identity)
-    if (found := functions.group(address)) != group:
+    pci_functions.check_identity(address, target.identity)
+    if (found := pci_functions.group(address)) != group:
         raise CallRefused(Outcome.CHANGED, 0, "iommu_group", str(found))
-    if functions.is_bridge(address):
+    if pci_functions.is_bridge(address):
         raise CallRefused(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
     try:
         yield
     finally:
         try:
-            functions.check_identity(address, target.identity)
+            pci_functions.check_identity(address, target.identity)
         except CallRefused as refusal:
             if refusal.result.outcome == Outcome.CHANGED:
                 _let_go(address)
@@ -349,10 +353,10 @@ def guarded(target: BindTarget, group: int) -> Iterator[None]:
 def _let_go(address: PciAddress) -> None:
     """Undo what a newly arrived function may have received."""
     with contextlib.suppress(OSError, CallRefused):
-        if functions.override(address):
-            functions.set_override(address, "")
-            functions.unbind(address)
-            functions.probe(address)
+        if pci_functions.override(address):
+            pci_functions.set_override(address, "")
+            pci_functions.unbind(address)
+            pci_functions.probe(address)
 
 
 def _reserve(call: ReserveRequest, index: int) -> CallResult:
@@ -362,9 +366,9 @@ def _reserve(call: ReserveRequest, index: int) -> CallResult:
     with guarded(target, call.group):
         mine = call.lease, call.instead_of
         found = lease_of(target.address, target.identity, *mine)
-        root = permissions.last_read()
+        root = privileged_conf.last_read()
         if found is None and root.denies_lease(target.address, call.addresses):
-            raise permissions.denied()
+            raise privileged_conf.denied()
         record_target(call, target, call.use, call.instead_of)
     return OK
 
@@ -378,7 +382,7 @@ def record_target(
     """Record a function for the lease of a call, before it is changed."""
     own = target.address, target.identity, call.lease
     found = sound_record_of(*own, instead_of) or record.present(*own, use)
-    serial = found.serial or target.serial or functions.serial(target.address)
+    serial = found.serial or target.serial or pci_functions.serial(target.address)
     # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
@@ -411,8 +415,10 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         return OK
     if (
         found.use == FunctionUse.GUEST
-        and functions.identity(address) == found.identity
-        and functions.may_be_a_guests(address, driver := functions.driver(address))
+        and pci_functions.identity(address) == found.identity
+        and pci_functions.may_be_a_guests(
+            address, driver := pci_functions.driver(address)
+        )
     ):
         raise CallRefused(Outcome.REFUSED, errno.EBUSY, "record", driver)
     record.remove(address)
@@ -420,8 +426,8 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
 
 
 def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
-    present = functions.present()
-    return [each for each in present if functions.identity(each) == identity]
+    present = pci_functions.present()
+    return [each for each in present if pci_functions.identity(each) == identity]
 
 
 def _is_of_this_boot(copy: DeviceRecord) -> bool:
@@ -442,9 +448,9 @@ def _is_of_another(own: DeviceRecord) -> bool:
     """Return whether the device of a record is elsewhere, by the serials shown."""
     if not own.serial or not isinstance(own.address, PciAddress):
         return False
-    if shown := functions.serial(own.address):
+    if shown := pci_functions.serial(own.address):
         return shown != own.serial
-    return own.serial in map(functions.serial, _of_model(own.identity))
+    return own.serial in map(pci_functions.serial, _of_model(own.identity))
 
 
 def _at(
@@ -454,7 +460,7 @@ def _at(
 
     :param use: until the device is taken again; None: that before the reboot.
     """
-    driver = functions.driver(address) if isinstance(address, PciAddress) else ""
+    driver = pci_functions.driver(address) if isinstance(address, PciAddress) else ""
     return dataclasses.replace(
         copy, address=address, driver=driver, override="", use=use or copy.use
     )

@@ -30,7 +30,14 @@ from os_acc.objects.drivers import (
     dfl_uuid,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, images, kernel, permissions, request, worker
+from os_acc.privsep import (
+    images,
+    kernel,
+    pci_functions,
+    privileged_conf,
+    request,
+    worker,
+)
 from os_acc.privsep.images import ImageRequest, Sealed
 from os_acc.privsep.outcome import (
     OK,
@@ -39,7 +46,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.permissions import RootConf
+from os_acc.privsep.privileged_conf import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -85,9 +92,9 @@ def program(call: ImageRequest) -> CallResult:
         any other step the port's contents are unchanged.
     """
     # Read no image for a card that is missing, or that root's configuration denies.
-    functions.check_exists(call.card)
-    root = permissions.current()
-    root.check_allows(call.card, *functions.vfs(call.card))
+    pci_functions.check_exists(call.card)
+    root = privileged_conf.current()
+    root.check_allows(call.card, *pci_functions.vfs(call.card))
     beside: list[PciAddress] = []
     with contextlib.suppress(OSError):
         port = _find_port(call.card, call.number)
@@ -119,7 +126,7 @@ def check_closed(function: PciAddress) -> None:
 
     :raises CallRefused: IN_USE, with the name of the node.
     """
-    if functions.driver(function) != DFL_DRIVER:
+    if pci_functions.driver(function) != DFL_DRIVER:
         return
     for device in (*_below(function, DFL_PORT), *_below(function, DFL_FME)):
         try:
@@ -138,7 +145,7 @@ def _program(
     call: ImageRequest, root: RootConf, locked: list[PciAddress], image: Sealed
 ) -> CallResult:
     _check_card(call.card, call.identity)
-    root.check_allows(call.card, *functions.vfs(call.card))
+    root.check_allows(call.card, *pci_functions.vfs(call.card))
     fme = _fme(call.card)
     found = _interface_id(fme)
     if found is None:
@@ -216,13 +223,13 @@ def _revive(card: PciAddress) -> None:
     __afu_port_enable()). After an interruption, the helper's record of the card
     has the override to restore.
     """
-    functions.check_without_vfs(card)
+    pci_functions.check_without_vfs(card)
     check_closed(card)
-    override = functions.override(card)
-    functions.rebind(card, DFL_DRIVER)
-    functions.check_driver(card, DFL_DRIVER, DFL_DRIVER)
-    functions.set_override(card, override)
-    functions.check_driver(card, DFL_DRIVER, override)
+    override = pci_functions.override(card)
+    pci_functions.rebind(card, DFL_DRIVER)
+    pci_functions.check_driver(card, DFL_DRIVER, DFL_DRIVER)
+    pci_functions.set_override(card, override)
+    pci_functions.check_driver(card, DFL_DRIVER, override)
 
 
 def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
@@ -236,9 +243,9 @@ def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
 def _move(call: PortsRequest) -> CallResult:
     card, count = call.card, call.count
     _check_card(card, call.identity)
-    root = permissions.last_read()
+    root = privileged_conf.last_read()
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
-        raise permissions.denied(count)
+        raise privileged_conf.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:
@@ -250,7 +257,7 @@ def _move(call: PortsRequest) -> CallResult:
     ]
     assigned: list[int] = []
     if moved:
-        functions.check_without_vfs(card)
+        pci_functions.check_without_vfs(card)
         with _exclusive(fme, "fme") as fd:
             for number in moved:
                 if number < count:
@@ -289,8 +296,8 @@ def _is_hosts(card: PciAddress, number: int) -> bool:
 
 
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
-    functions.check_identity(card, identity)
-    if (driver := functions.driver(card)) != DFL_DRIVER:
+    pci_functions.check_identity(card, identity)
+    if (driver := pci_functions.driver(card)) != DFL_DRIVER:
         raise CallRefused(Outcome.CHANGED, 0, "driver", driver)
 
 
@@ -314,7 +321,7 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
 
 
 def _find_port(card: PciAddress, number: int) -> DflPortNode | None:
-    for function in (card, *functions.vfs(card)):
+    for function in (card, *pci_functions.vfs(card)):
         for path in _below(function, DFL_PORT):
             if _read(path, "id") == str(number):
                 return DflPortNode(function, path)
@@ -354,7 +361,7 @@ def _open_node(device: str) -> int:
 
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
-    path = os.path.join(functions.directory(function), "fpga_region")
+    path = os.path.join(pci_functions.directory(function), "fpga_region")
     for region in _list(path):
         above = os.path.join(path, region)
         yield from (

@@ -8,7 +8,7 @@ devices, and also when the holder's process is gone but its memory is still pinn
 
 While a function is on a driver of the host, its holders are the processes that have a
 node of that driver open. A mapping whose descriptor is closed is not found, nor is a
-client inside the kernel: see :func:`.functions.claimed_disks`.
+client inside the kernel: see :func:`.pci_functions.claimed_disks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, mdev, request
+from os_acc.privsep import kernel, mdev, pci_functions, request
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
@@ -57,10 +57,10 @@ def holders(call: HoldersRequest) -> Holders:
     nodes: set[str] = set()
     try:
         for address in call.addresses:
-            nodes.update(_device_nodes(functions.directory(address)))
+            nodes.update(_device_nodes(pci_functions.directory(address)))
             nodes.update(_multipath_nodes(address))
             nodes.update(_nvidia_nodes(address))
-        return _holders(nodes, map(functions.group, call.addresses))
+        return _holders(nodes, map(pci_functions.group, call.addresses))
     except OSError as error:
         return (Outcome.UNSURE, error.errno or errno.EIO, ())
 
@@ -97,7 +97,7 @@ def _multipath_nodes(address: PciAddress) -> Iterator[str]:
     Their directories are below the subsystem: nvme_mpath_set_live() and
     nvme_add_ns_head_cdev() in drivers/nvme/host/multipath.c.
     """
-    for name in functions.disks_below(functions.directory(address)):
+    for name in pci_functions.disks_below(pci_functions.directory(address)):
         generic = name.replace("nvme", "ng", 1)
         for place in (f"sys/class/block/{name}", f"sys/class/nvme-generic/{generic}"):
             yield from _device_nodes(kernel.current.path(place))

@@ -25,9 +25,9 @@ from os_acc.bitstreams import options
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import permissions, request, worker
+from os_acc.privsep import privileged_conf, request, worker
 from os_acc.privsep.outcome import CallResult, unfit
-from os_acc.privsep.permissions import RootConf
+from os_acc.privsep.privileged_conf import RootConf
 
 #: Maximum size of an image in bytes. Programming holds the image in memory twice
 #: (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
@@ -124,8 +124,8 @@ def directory() -> str:
     :raises CallRefused: the configuration lacks an absolute ``state_path``.
     """
     option, group = options.STATE_PATH, options.STATE_GROUP
-    configured = permissions.current().state_path
-    found = permissions.absolute_path(configured, option, group, "image")
+    configured = privileged_conf.current().state_path
+    found = privileged_conf.absolute_path(configured, option, group, "image")
     return os.path.join(found, DIRECTORY)
 
 

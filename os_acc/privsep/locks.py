@@ -15,7 +15,7 @@ from typing import Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, permissions, record
+from os_acc.privsep import kernel, pci_functions, privileged_conf, record
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -45,7 +45,7 @@ def open_parent(parent: PciAddress | str) -> int:
     :raises CallRefused: it does not exist.
     """
     if isinstance(parent, PciAddress):
-        functions.check_exists(parent)
+        pci_functions.check_exists(parent)
     else:
         check_parent(parent)
     return _open(kernel.current.path(LOCKS, f"parent@{parent}"))
@@ -59,20 +59,20 @@ def _open(path: str) -> int:
 def check(address: DeviceAddress) -> None:
     """Check that a device has a lock file, or may get one.
 
-    A function has to exist: there are no more files than functions, and the permission
-    to use one depends on its group, which the job reads under the lock. A type has
-    many slots: root's configuration has to name it, and its parent to offer it.
+    A function has to exist, which bounds the number of files; the job checks the
+    permission later, since it depends on the group. A slot is checked here, since a
+    type has many: root's configuration has to name it, and its parent to offer it.
 
     :raises CallRefused: it may not.
     """
     if os.path.lexists(_path(address)) or record.exists(address):
         return
     if isinstance(address, PciAddress):
-        functions.check_exists(address)
+        pci_functions.check_exists(address)
         return
     check_type(address.type)
-    if not permissions.current().allows_mdev(address.type):
-        raise permissions.denied()
+    if not privileged_conf.current().allows_mdev(address.type):
+        raise privileged_conf.denied()
     if address.number >= max(_SLOTS, _instances(address.type)):
         raise CallRefused(Outcome.REFUSED, errno.ENOSPC, "available_instances")
 
@@ -92,7 +92,7 @@ def check_type(kind: MdevType) -> None:
 def check_parent(name: str) -> None:
     """Raise CallRefused, GONE, unless a parent of mediated devices is there."""
     if not os.path.isdir(_parent_directory(name)):
-        raise functions.gone()
+        raise pci_functions.gone()
 
 
 def _parent_directory(name: str) -> str:

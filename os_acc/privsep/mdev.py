@@ -19,10 +19,10 @@ from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.privsep import (
     claims,
-    functions,
     kernel,
     locks,
-    permissions,
+    pci_functions,
+    privileged_conf,
     record,
     request,
     worker,
@@ -139,7 +139,7 @@ def directory(uuid: str) -> str:
 
 def group(uuid: str) -> int | None:
     """Return the number of the IOMMU group of a mediated device, or None."""
-    return functions.group_of(directory(uuid))
+    return pci_functions.group_of(directory(uuid))
 
 
 def _create(call: SlotRequest) -> CallResult:
@@ -149,8 +149,8 @@ def _create(call: SlotRequest) -> CallResult:
         return OK
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
-    if not permissions.last_read().allows_mdev(kind):
-        raise permissions.denied()
+    if not privileged_conf.last_read().allows_mdev(kind):
+        raise privileged_conf.denied()
     locks.check_type(kind)
     if call.releaser:
         record_slot(call.slot, call.lease, call.releaser, call.node)
@@ -208,7 +208,7 @@ def _remove_existing(uuid: str) -> None:
 def _type_of(uuid: str) -> MdevType | None:
     """Return the type of a mediated device; None if it does not exist."""
     path = directory(uuid)
-    name = functions.link(path, "mdev_type")
+    name = pci_functions.link(path, "mdev_type")
     if not name:
         if not os.path.lexists(path):
             return None

@@ -20,9 +20,9 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     HealthReading,
     StepTarget,
-    functions,
     kernel,
-    permissions,
+    pci_functions,
+    privileged_conf,
     request,
     worker,
 )
@@ -116,18 +116,18 @@ def _text(directory: str, name: str) -> str:
 
 def _set(call: QatRequest) -> CallResult:
     address, wanted = call.card, call.services
-    functions.check_identity(address, call.identity)
+    pci_functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not permissions.last_read().allows_qat_services(address, wanted):
-        raise permissions.denied(qat.services_text(wanted))
-    functions.check_without_vfs(address)
+    if not privileged_conf.last_read().allows_qat_services(address, wanted):
+        raise privileged_conf.denied(qat.services_text(wanted))
+    pci_functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)
     if _is_configured(address, wanted):
         return OK
     # 2. Note the services to restore, before the device stops.
-    before = functions.read(address, qat.SERVICES)
+    before = pci_functions.read(address, qat.SERVICES)
     if not _TEXT.fullmatch(before):
         raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, before)
     _note(address).create(before)
@@ -146,8 +146,8 @@ def _set(call: QatRequest) -> CallResult:
 
 
 def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
-    is_up = functions.read(address, qat.STATE) == _UP
-    return is_up and _parts(functions.read(address, qat.SERVICES)) == set(wanted)
+    is_up = pci_functions.read(address, qat.STATE) == _UP
+    return is_up and _parts(pci_functions.read(address, qat.SERVICES)) == set(wanted)
 
 
 def _parts(text: str) -> set[str]:
@@ -157,14 +157,14 @@ def _parts(text: str) -> set[str]:
 
 def _go(address: PciAddress, state: str) -> None:
     # Linux 6.1 refuses to stop a device that is down.
-    if functions.read(address, qat.STATE) != state:
-        functions.write(address, qat.STATE, state)
-    functions.check(address, qat.STATE, state)
+    if pci_functions.read(address, qat.STATE) != state:
+        pci_functions.write(address, qat.STATE, state)
+    pci_functions.check(address, qat.STATE, state)
 
 
 def _configure(address: PciAddress, services: str) -> None:
-    functions.write(address, qat.SERVICES, services)
-    observed = functions.read(address, qat.SERVICES)
+    pci_functions.write(address, qat.SERVICES, services)
+    observed = pci_functions.read(address, qat.SERVICES)
     if _parts(observed) != _parts(services):
         raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, observed)
 
@@ -178,7 +178,7 @@ def _put_back(address: PciAddress) -> None:
 
 
 def _restore(address: PciAddress, services: str) -> None:
-    if _parts(functions.read(address, qat.SERVICES)) != _parts(services):
+    if _parts(pci_functions.read(address, qat.SERVICES)) != _parts(services):
         _go(address, _DOWN)
         _configure(address, services)
     _go(address, _UP)

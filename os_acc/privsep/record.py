@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 from os_acc import exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, request
+from os_acc.privsep import kernel, pci_functions, request
 from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
 #: Replaces the lease of a record that cannot be read.
@@ -73,7 +73,7 @@ class DeviceRecord:
         '' for none.
     :ivar first: the lease that the function was recorded for, if another one has taken
         over the record since; '' otherwise.
-    :ivar serial: of the function (:func:`.functions.serial`); '' if unknown.
+    :ivar serial: of the function (:func:`.pci_functions.serial`); '' if unknown.
     :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
@@ -139,9 +139,9 @@ def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
     That of a virtual parent is empty, also once it is gone.
     """
     if isinstance(address, PciAddress):
-        return functions.identity(address)
+        return pci_functions.identity(address)
     parent = address.type.function
-    return () if parent is None else functions.identity(parent)
+    return () if parent is None else pci_functions.identity(parent)
 
 
 def exists(address: DeviceAddress) -> bool:
@@ -204,7 +204,7 @@ def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
 def copy_name(identity: tuple[int, ...], key: str) -> str:
     """Return the name of a device's copy.
 
-    :param key: its serial number (:func:`.functions.serial`), or its address.
+    :param key: its serial number (:func:`.pci_functions.serial`), or its address.
     """
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     return f"{'-'.join(f'{number:04x}' for number in identity)}@{digest}"
@@ -212,7 +212,7 @@ def copy_name(identity: tuple[int, ...], key: str) -> str:
 
 def copy_names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...]:
     """Return the names that the copy of a present function may have."""
-    keys = filter(None, (functions.serial(address), str(address)))
+    keys = filter(None, (pci_functions.serial(address), str(address)))
     return tuple(copy_name(identity, key) for key in keys)
 
 
@@ -220,8 +220,8 @@ def present(
     address: PciAddress, identity: tuple[int, ...], lease: str, use: FunctionUse
 ) -> DeviceRecord:
     """Return a new record of a function, with its present binding."""
-    driver, override = functions.driver(address), functions.override(address)
-    serial = functions.serial(address)
+    driver, override = pci_functions.driver(address), pci_functions.override(address)
+    serial = pci_functions.serial(address)
     return DeviceRecord(lease, address, identity, driver, override, use, serial=serial)
 
 
@@ -267,7 +267,7 @@ def copies_of(address: DeviceAddress, lease: str) -> list[str]:
     ]
     if not own or not isinstance(address, PciAddress):
         return []
-    identity = functions.identity(address)
+    identity = pci_functions.identity(address)
     names = copy_names(address, identity) if identity else ()
     return [name for name, was in own if was == address or name in names]
 

@@ -46,7 +46,7 @@ class BindTarget(NamedTuple):
 
     :ivar driver: the driver to bind or to restore; '' for none, or vfio-pci.
     :ivar override: the ``driver_override`` to restore.
-    :ivar serial: as the caller knows it (:func:`.functions.serial`); '' if unknown.
+    :ivar serial: as the caller knows it (:func:`.pci_functions.serial`); '' if unknown.
     """
 
     address: PciAddress

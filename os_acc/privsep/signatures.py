@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ed448, ed25519
 
 from os_acc import exception
 from os_acc.bitstreams import signature
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.privsep.outcome import CallRefused, unfit
 
 _PIECE = 2**20
@@ -43,7 +43,7 @@ def check(image: int, given: tuple[str, ...], directory: str, deadline: float) -
     """
     if not all(given):
         raise _unsigned("it is not signed")
-    if (why := permissions.not_roots_tree(directory)) is not None:
+    if (why := privileged_conf.not_roots_tree(directory)) is not None:
         raise _unsigned(why)
     digest_for = functools.partial(_digest, image, deadline)
     try:

@@ -10,7 +10,7 @@ from functools import partial
 from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, permissions, request, worker
+from os_acc.privsep import pci_functions, privileged_conf, request, worker
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
 
@@ -43,9 +43,9 @@ def on_pf(
     """Do a step for VFs in a worker's child, if root's configuration allows them."""
 
     def job(_index: int) -> CallResult:
-        functions.check_identity(call.card, call.identity)
-        if not permissions.last_read().allows_vfs(call.card, call.count):
-            raise permissions.denied(call.count)
+        pci_functions.check_identity(call.card, call.identity)
+        if not privileged_conf.last_read().allows_vfs(call.card, call.count):
+            raise privileged_conf.denied(call.count)
         return step(call.card, call.count)
 
     return worker.run([call.card], call.epoch, call.milliseconds / 1000, job)[0]
@@ -58,13 +58,13 @@ def _create(address: PciAddress, count: int) -> None:
     moment, and network drivers would create new interfaces on the host. On an
     FPGA card, however, only the VF's driver shows the contents of its port.
     """
-    if functions.driver(address) == DFL_DRIVER:
-        functions.write(address, "sriov_numvfs", str(count))
+    if pci_functions.driver(address) == DFL_DRIVER:
+        pci_functions.write(address, "sriov_numvfs", str(count))
         return
-    _note(address).create(functions.read(address, _AUTOPROBE))
+    _note(address).create(pci_functions.read(address, _AUTOPROBE))
     try:
         _set_autoprobe(address, "0")
-        functions.write(address, "sriov_numvfs", str(count))
+        pci_functions.write(address, "sriov_numvfs", str(count))
     finally:
         _put_back(address)
 
@@ -78,23 +78,23 @@ def _note(address: PciAddress) -> StateFile:
 
 
 def _set_autoprobe(address: PciAddress, value: str) -> None:
-    functions.write(address, _AUTOPROBE, value)
-    functions.check(address, _AUTOPROBE, value)
+    pci_functions.write(address, _AUTOPROBE, value)
+    pci_functions.check(address, _AUTOPROBE, value)
 
 
 def _set(address: PciAddress, count: int) -> CallResult:
     _put_back(address)
-    present = len(functions.vfs(address))
+    present = len(pci_functions.vfs(address))
     if present == count:
         return OK
-    functions.check_without_vfs(address)
+    pci_functions.check_without_vfs(address)
     try:
         _create(address, count)
     except FileNotFoundError as error:
         # sriov_numvfs_store() answers ENOENT for want of a driver that makes VFs.
-        return refused(error)._replace(observed=functions.driver(address))
+        return refused(error)._replace(observed=pci_functions.driver(address))
     # The kernel only warns if a driver created another number of VFs.
-    present = len(functions.vfs(address))
+    present = len(pci_functions.vfs(address))
     if present != count:
         return CallResult(Outcome.NO_EFFECT, 0, "sriov_numvfs", str(present))
     return OK

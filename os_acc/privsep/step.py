@@ -2,8 +2,8 @@
 
 """Privileged steps of vendors' plugins, and their targets.
 
-:meth:`os_acc.privsep.Context.step` makes a step; :mod:`os_acc.privsep.steps` runs it
-as root.
+:meth:`os_acc.privsep.Context.step` makes a step;
+:mod:`os_acc.privsep.vendor_steps` runs it as root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import (
 
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import kernel, pci_functions
 
 if TYPE_CHECKING:
     from os_acc.privsep import Context
@@ -91,9 +91,9 @@ class StepTarget:
 
     @property
     def parent(self) -> PciAddress | None:
-        """The PF of a VF, else the function; None: it is a device of a virtual parent.
+        """The PF of a VF, or the function itself; None: the parent is virtual.
 
-        Of a mediated device that of its parent. Only a step that
+        For a mediated device, that of its parent. Only a step that
         :meth:`os_acc.privsep.Context.parent_step` has made may change it.
         """
         slot = self.address
@@ -103,11 +103,11 @@ class StepTarget:
     @property
     def siblings(self) -> tuple[PciAddress, ...]:
         """The existing VFs of :attr:`parent`, sorted, with its own function."""
-        return () if self.parent is None else tuple(functions.vfs(self.parent))
+        return () if self.parent is None else tuple(pci_functions.vfs(self.parent))
 
     def directory(self, function: PciAddress) -> str:
         """Return the directory of a function in sysfs."""
-        return functions.directory(function)
+        return pci_functions.directory(function)
 
     def read(self, function: PciAddress, attribute: str) -> str:
         """Return the text of an attribute of a function, without white space around it.
@@ -115,7 +115,7 @@ class StepTarget:
         :param attribute: relative to the directory of the function.
         :raises OSError: the kernel refused it.
         """
-        return functions.read(function, attribute)
+        return pci_functions.read(function, attribute)
 
     def write(self, function: PciAddress, attribute: str, text: str) -> None:
         """Write an attribute of a function in sysfs, with one ``write(2)``.
@@ -124,7 +124,7 @@ class StepTarget:
 
         :raises OSError: the kernel refused it.
         """
-        functions.write(function, attribute, text)
+        pci_functions.write(function, attribute, text)
 
     def set(self, function: PciAddress, attribute: str, text: str) -> None:
         """Write an attribute unless it has this value, and read it back.
@@ -235,7 +235,7 @@ class Step(Generic[_T, *_Ts]):
 
 def parent_of(function: PciAddress) -> PciAddress:
     """Return the PF of a VF, otherwise the function itself."""
-    return functions.physical_function(function) or function
+    return pci_functions.physical_function(function) or function
 
 
 def is_plain(value: object, depth: int = _DEEPEST) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, kernel, permissions
+from os_acc.privsep import claims, kernel, pci_functions, privileged_conf
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
@@ -42,8 +42,8 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
-    if not permissions.last_read().allows_vgpu(address, kind):
-        raise permissions.denied(kind)
+    if not privileged_conf.last_read().allows_vgpu(address, kind):
+        raise privileged_conf.denied(kind)
     if found:
         if not owner:
             _mark(address, target.lease, _NOT_OURS)
@@ -84,7 +84,7 @@ def delete_vgpu(target: StepTarget) -> None:
         raise OSError(errno.ENODATA, text, _CURRENT)
     # Another type is another tool's vGPU.
     if found and found == kind:
-        group = functions.group(address)
+        group = pci_functions.group(address)
         if group is not None and kernel.current.probe_vfio_group(group) == errno.EBUSY:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CURRENT)
         target.write(address, _CURRENT, "0")
@@ -96,7 +96,7 @@ def delete_vgpu(target: StepTarget) -> None:
 
 def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
     """Return the lease of a step, and the lost one whose device it has taken over."""
-    identity = functions.identity(address)
+    identity = pci_functions.identity(address)
     found = claims.record_of(address, identity) if identity else None
     if found is None or found.lease != target.lease or not found.first:
         return (target.lease,)

@@ -6,7 +6,7 @@ A write to sysfs can block forever inside the kernel, out of reach of signals. S
 every call that writes runs in one forked child:
 
 * the child holds a lock on each device until it ends, even if its parents have
-  died: no other process writes to the device before;
+  died, so that no other process writes to the device while it lives;
 * it closes all other descriptors, so that a blocked child keeps neither the
   helper's channel nor a sibling's pipe open;
 * it neither imports nor logs (another thread may have held those locks at
@@ -15,8 +15,8 @@ every call that writes runs in one forked child:
 
 The lock files also carry the epoch of the last operation. A call that a client queued
 before it died, and whose work has been rolled back since, carries a lower epoch and is
-refused. An epoch more than a day ahead of the clock, and of all earlier epochs, is
-refused as well, and not recorded: every later call would carry a lower one.
+refused. An epoch more than a day ahead of both the clock and the last epoch is refused
+as well: if it were recorded, every later call would be refused as older.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import permissions, record
+from os_acc.privsep import privileged_conf, record
 from os_acc.privsep.locks import open_lock, open_parent
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
 
@@ -117,7 +117,7 @@ def run(
     deadline = time.monotonic() + seconds
     _reap()
     # The child reads no file of root's.
-    permissions.current()
+    privileged_conf.current()
     locks: list[int] = []
     outer: list[int] = []
     try:

@@ -42,7 +42,7 @@ from os_acc.objects.drivers import (
     xrt_xclbin_id,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, images, kernel, permissions, request
+from os_acc.privsep import images, kernel, pci_functions, privileged_conf, request
 from os_acc.privsep.images import Sealed
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import (
@@ -51,7 +51,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.permissions import RootConf
+from os_acc.privsep.privileged_conf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -95,8 +95,8 @@ def program(call: XrtRequest) -> CallResult:
         With any other step nothing was begun.
     """
     # Read no image for a card that is missing, or that root's configuration denies.
-    functions.check_exists(call.card, call.user)
-    root = permissions.current()
+    pci_functions.check_exists(call.card, call.user)
+    root = privileged_conf.current()
     root.check_allows(call.card, call.user)
     return images.program(call, root, partial(_program, call, root), [call.user])
 
@@ -105,7 +105,7 @@ def _program(call: XrtRequest, root: RootConf, image: Sealed) -> CallResult:
     xclbin_id = _xclbin_id(image)
     _check(call)
     root.check_allows(call.card, call.user)
-    found = xrt_interface_id(functions.read(call.card, "interface_uuids"))
+    found = xrt_interface_id(pci_functions.read(call.card, "interface_uuids"))
     if found != call.interface_id:
         raise CallRefused(Outcome.CHANGED, 0, "interface_uuids", found or "")
     xbmgmt, xbutil = find_tool("xbmgmt"), find_tool(*_XBUTIL)
@@ -130,7 +130,7 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
 def _read_back(user: PciAddress, xclbin_id: str) -> CallResult:
     found: str | None = None
     with contextlib.suppress(OSError):
-        found = xrt_xclbin_id(functions.read(user, "xclbinuuid"))
+        found = xrt_xclbin_id(pci_functions.read(user, "xclbinuuid"))
     if found != xclbin_id:
         detail = f"{found or 'an unknown xclbin'} is loaded, not {xclbin_id}"
         return CallResult(Outcome.NO_EFFECT, 0, "programming", detail)
@@ -148,12 +148,12 @@ def _xclbin_id(image: Sealed) -> str:
 
 
 def _check(call: XrtRequest) -> None:
-    functions.check_identity(call.card, call.identity)
+    pci_functions.check_identity(call.card, call.identity)
     for function, expected in (
         (call.card, XRT_MANAGEMENT_DRIVER),
         (call.user, XRT_USER_DRIVER),
     ):
-        driver = functions.driver(function)
+        driver = pci_functions.driver(function)
         if driver != expected:
             raise CallRefused(Outcome.CHANGED, 0, "driver", driver)
 
@@ -172,8 +172,8 @@ class ToolExit(NamedTuple):
 def tools_directory() -> str:
     """Return the directory of the tools; CallRefused: it is no absolute path."""
     option, group = options.XRT_TOOLS, options.XRT_GROUP
-    configured = permissions.last_read().tools
-    return permissions.absolute_path(configured, option, group, "tool")
+    configured = privileged_conf.last_read().tools
+    return privileged_conf.absolute_path(configured, option, group, "tool")
 
 
 def find_tool(*names: str) -> str:

@@ -31,7 +31,7 @@ from oslo_config import cfg
 
 from os_acc import deadlines, exception
 from os_acc.objects.request_group import DeviceProfile
-from os_acc.profiles import parser
+from os_acc.profiles import validation
 from os_acc.profiles.options import CYBORG
 from os_acc.rest import responses
 from os_acc.rest.client import Service, ServiceClient
@@ -83,7 +83,7 @@ class ProfileFiles:
         for where, entry in self._entries(deadline):
             if isinstance(entry, exception.OsAccError):
                 errors.append(entry)
-            elif parser.is_called(entry, name):
+            elif validation.is_called(entry, name):
                 found.append((where, entry))
         if len(found) > 1:
             files = dict.fromkeys(where for where, _entry in found)
@@ -92,7 +92,7 @@ class ProfileFiles:
                 + exception.some(files, _SHOWN)
             )
         if found:
-            return parser.read(found[0][1])
+            return validation.read(found[0][1])
         if errors:
             # The unreadable file may contain the profile.
             raise errors[0]
@@ -112,7 +112,7 @@ class ProfileFiles:
             each
             for _where, entry in entries
             if isinstance(entry, Mapping)
-            for each in parser.called(entry)
+            for each in validation.called(entry)
         )
         for where, entry in entries:
             deadlines.left(deadline)
@@ -159,7 +159,7 @@ class ProfileFiles:
 def _unique_profile(
     entry: Mapping[str, Any], called: Mapping[str, int]
 ) -> DeviceProfile:
-    profile = parser.read(entry)
+    profile = validation.read(entry)
     for each in (profile.name, profile.uuid):
         if called[each] > 1:
             raise exception.InvalidProfile(
@@ -318,8 +318,8 @@ class Cyborg:
     def profile(self, name: str, deadline: float) -> DeviceProfile:
         """See :meth:`ProfileFiles.profile`."""
         for entry in self._listed(deadline):
-            if isinstance(entry, Mapping) and parser.is_called(entry, name):
-                return parser.read(entry)
+            if isinstance(entry, Mapping) and validation.is_called(entry, name):
+                return validation.read(entry)
         raise exception.NotFound(
             f"Cyborg has no device profile {exception.show(name)}",
             hint="'os-acc profile list' lists the existing ones",
@@ -330,7 +330,7 @@ class Cyborg:
         """See :meth:`ProfileFiles.checked`."""
         for entry in self._listed(deadline):
             try:
-                yield SERVICE.name, parser.read(entry)
+                yield SERVICE.name, validation.read(entry)
             except exception.InvalidProfile as error:
                 yield SERVICE.name, error
 

@@ -42,12 +42,12 @@ def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
-    """Copy every intact row but events, and every claim without an intact lease.
+    """Copy every intact row except events, and each claim whose lease is not intact.
 
     Such a claim keeps its device out of use, even if its digest does not match: it
     may be the only remaining record.
     """
-    # Limits a wrong name in the schema to one table or index.
+    # A wrong name in the schema then costs only one table or index.
     old.execute("PRAGMA writable_schema = ON")
     recovered: set[str] = set()
     unreadable = 0

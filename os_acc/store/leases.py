@@ -23,7 +23,7 @@ from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
-from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
+from os_acc.objects.provider_names import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, records, regions, schema, snapshot

@@ -25,8 +25,8 @@ from typing import TypeVar
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import MdevType
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import (
     NO_NAMES,
     NameKind,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Files of the state directory: the node's name, refused devices and the last health.
+"""Files of the state directory: node name, refused devices, last health, error count.
 
 A service writes them, and commands on the same host read them. None needs a lock: each
 is replaced atomically.
@@ -33,6 +33,8 @@ _REFUSALS: Final = "refusals"
 _LONGEST_REFUSAL: Final = 1 << 16
 _HEALTH: Final = "health"
 _LONGEST_HEALTH: Final = 1 << 22
+_ERRORS: Final = "errors"
+_LONGEST_COUNT: Final = 20
 #: Seconds for which a health record counts; a service makes one about once a minute.
 MAX_AGE: Final = 300.0
 #: The errors of a file that is no record; OverflowError: JSON may have Infinity.
@@ -263,3 +265,21 @@ def _health(found: Any, root: str) -> HealthRecord:
         MappingProxyType(faults),
         MappingProxyType({at: MappingProxyType(each) for at, each in readings.items()}),
     )
+
+
+# -- unforeseen errors of a service's threads ----------------------------------------
+
+
+def count_error(state_path: str) -> None:
+    """Count an unforeseen error, for ``os-acc metrics``; no decision depends on it."""
+    count = f"{counted_errors(state_path) + 1}"
+    with contextlib.suppress(OSError):
+        replace(os.path.join(state_path, _ERRORS), count.encode())
+
+
+def counted_errors(state_path: str) -> int:
+    """Return the number of unforeseen errors since the state directory was created."""
+    try:
+        return int(_read(os.path.join(state_path, _ERRORS), _LONGEST_COUNT))
+    except _UNUSABLE:
+        return 0

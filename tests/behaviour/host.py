@@ -18,7 +18,7 @@ from unittest import mock
 
 import os_acc
 from os_acc import exception, privsep, service
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.helper import client
 
 from . import library
@@ -377,7 +377,9 @@ class HostUnderTest(abc.ABC):
                 os_acc.unplug({"uuid": consumer})
         for lease in manager.store.leases():
             with contextlib.suppress(exception.OsAccError):
-                operations.release_device(manager, lease.address, None, force=True)
+                operator_actions.release_device(
+                    manager, lease.address, None, force=True
+                )
 
     # -- internal ---------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -303,7 +303,7 @@ class DriveHost:
                 # Without a lease, a guest may have had it: it is erased.
                 self._leased(drive)
         try:
-            operations.release_device(
+            operator_actions.release_device(
                 self.nodes[node], PciAddress.parse(slot), driver, force=False
             )
         except exception.OsAccError:
@@ -321,7 +321,7 @@ class DriveHost:
         if not tenant.drive.slot:
             return
         with contextlib.suppress(exception.OsAccError):
-            operations.adopt_device(
+            operator_actions.adopt_device(
                 self.nodes[tenant.node],
                 PciAddress.parse(tenant.drive.slot),
                 uuid_of(tenant.number),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -330,7 +330,7 @@ class ReleaseQuarantined(GiveBack):
             bench.start_here().unplug({"uuid": INSTANCE})
 
     def act(self, manager: Manager) -> None:
-        operations.release_device(manager, PciAddress.parse(GPU), None)
+        operator_actions.release_device(manager, PciAddress.parse(GPU), None)
 
 
 class ReleaseUnknown(GiveBack):
@@ -347,7 +347,7 @@ class ReleaseUnknown(GiveBack):
 
     def act(self, manager: Manager) -> None:
         sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
-        operations.release_device(
+        operator_actions.release_device(
             manager, PciAddress.parse(GPU), "nouveau", siblings=sibling
         )
 
@@ -359,7 +359,7 @@ class GiveBackAdopted(ReleaseUnknown):
         super().prepare(bench)
         sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         gpu = PciAddress.parse(GPU)
-        operations.adopt_device(
+        operator_actions.adopt_device(
             bench.start_here(), gpu, INSTANCE, "nouveau", siblings=sibling
         )
 

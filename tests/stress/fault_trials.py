@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
@@ -301,7 +301,7 @@ def put_in_order(stage: Stage, bench: TestHost) -> None:
         flow.again(manager)
         for lease in manager.store.leases():
             if lease.state is LeaseState.QUARANTINED:
-                operations.release_device(manager, lease.address, None)
+                operator_actions.release_device(manager, lease.address, None)
         recovery_checks.unplug_all(manager)
         if flow.makes_vfs:
             flow.check_done(bench, manager)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -351,13 +351,13 @@ class Quarantine(HeldFlow):
             manager.unplug({"uuid": INSTANCE})
         bench.kernel.lift()
         with suppress(exception.ObjectKind.DEVICE):
-            operations.release_device(manager, PciAddress.parse(GPU), None)
+            operator_actions.release_device(manager, PciAddress.parse(GPU), None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
         bench.kernel.lift()
         for lease in manager.store.leases(INSTANCE):
             if lease.state is LeaseState.QUARANTINED:
-                operations.release_device(manager, lease.address, None)
+                operator_actions.release_device(manager, lease.address, None)
 
 
 class StrayFlow(Flow):
@@ -377,7 +377,7 @@ class StrayFlow(Flow):
         address = PciAddress.parse(FPGA)
         stray = bench.kernel.state(FPGA).driver == "vfio-pci"
         if stray and manager.store.lease_of(address) is None:
-            operations.release_device(manager, address, "")
+            operator_actions.release_device(manager, address, "")
 
 
 class Adopt(StrayFlow):
@@ -386,7 +386,7 @@ class Adopt(StrayFlow):
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here()
         yield
-        operations.adopt_device(manager, PciAddress.parse(FPGA), INSTANCE, "")
+        operator_actions.adopt_device(manager, PciAddress.parse(FPGA), INSTANCE, "")
         manager.unplug({"uuid": INSTANCE})
 
 
@@ -396,7 +396,7 @@ class ReleaseUnknown(StrayFlow):
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here()
         yield
-        operations.release_device(manager, PciAddress.parse(FPGA), "")
+        operator_actions.release_device(manager, PciAddress.parse(FPGA), "")
 
 
 class NumVfs(Flow):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record
+from os_acc.privsep import kernel, pci_functions, record
 from os_acc.privsep.kernel import COPIES
 from tests.stress import hostile_tree
 from tests.stress.file_changes import Deed, FileChanges, picture
@@ -26,7 +26,7 @@ def _copies(card: Card, arguments: Arguments) -> list[str]:
 
     The caller may know its serial number.
     """
-    own = {card.name, functions.serial(PciAddress(*card.place))}
+    own = {card.name, pci_functions.serial(PciAddress(*card.place))}
     keys = (own | set(_serials(arguments, card))) - {""}
     return [record.copy_name(card.identity, key) for key in keys]
 

@@ -10,7 +10,7 @@ import sys
 
 from hypothesis.stateful import invariant
 
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.placement import capacity
 from os_acc.testing import WriteOutcome
@@ -165,7 +165,7 @@ class Truths(Model):
         self._start_again()
         for lease in self._quarantined():
             if not lease.erasure:
-                operations.release_device(self.manager, lease.address, None)
+                operator_actions.release_device(self.manager, lease.address, None)
         for consumer in CONSUMERS:
             self.manager.unplug({"uuid": consumer})
         while self.pulled:

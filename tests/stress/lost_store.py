@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.store.database import Database
@@ -225,10 +225,10 @@ def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
     offers(manager)
     for address in manager.store.damaged_claims():
         if address in manager.store.damaged_claims():
-            operations.release_device(manager, address, None)
+            operator_actions.release_device(manager, address, None)
     while claimed := sorted(manager.discover().recorded_state.helper_claims):
         driver = "vfio-pci" if str(claimed[0]) in prebound else None
-        operations.release_device(manager, claimed[0], driver)
+        operator_actions.release_device(manager, claimed[0], driver)
 
 
 def check(

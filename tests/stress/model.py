@@ -21,7 +21,7 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
@@ -216,7 +216,7 @@ class Model(RuleBasedStateMachine):
         self._look()
         for lease in self._quarantined():
             if lease.erasure:
-                operations.release_device(self.manager, lease.address, None)
+                operator_actions.release_device(self.manager, lease.address, None)
         self._erase(acme.BLOCKS)
         assert not [lease for lease in self.leases if lease.erasure]
 
@@ -358,7 +358,7 @@ class Model(RuleBasedStateMachine):
             self.manager.unplug({"uuid": each})
         self._erase_all()
         for lease in self.manager.store.leases():
-            operations.release_device(self.manager, lease.address, None)
+            operator_actions.release_device(self.manager, lease.address, None)
         lost_store.tidy_up(self.manager)
         self._erase_all()
         self.holds.clear()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import loader
@@ -68,7 +68,7 @@ class PluginLost(Prepared):
         manager = bench.start(enabled_plugins=Prepared.plugins)
         for lease in leases:
             if lease.state is LeaseState.QUARANTINED:
-                operations.release_device(manager, lease.address, None)
+                operator_actions.release_device(manager, lease.address, None)
         super().resume(bench, manager)
 
 

@@ -17,7 +17,7 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
-    permissions,
+    privileged_conf,
     qat,
     sriov,
     xrt,
@@ -369,7 +369,7 @@ FORGET = EntryPoint(
 CLAIMED = EntryPoint(
     claims.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
 )
-STANDING = dataclasses.replace(CLAIMED, call=permissions.limits)
+STANDING = dataclasses.replace(CLAIMED, call=privileged_conf.limits)
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,

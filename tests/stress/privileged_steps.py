@@ -2,8 +2,8 @@
 
 """The arguments and the permitted writes of privileged steps, ours and a vendor's.
 
-Our steps are made as a vendor's are (``os_acc.privsep.steps``), so that all have the
-same arguments before their own.
+Our steps are made as a vendor's are (``os_acc.privsep.vendor_steps``), so that all have
+the same arguments before their own.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.helper import client
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import LeaseState
@@ -243,8 +243,8 @@ class History(DriveHost):
                     places.add(slot)
             for place in places:
                 with pytest.raises((exception.DeviceGone, client.DeviceClaimed)):
-                    operations.release_device(manager, place, None)
-                operations.release_device(manager, place, None, force=True)
+                    operator_actions.release_device(manager, place, None)
+                operator_actions.release_device(manager, place, None, force=True)
             forced += len(places)
         self.deeds["releases that need --force"] += forced
         return bool(forced)

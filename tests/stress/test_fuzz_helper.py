@@ -151,7 +151,7 @@ OTHERS: dict[str, Callable[[str], Arguments]] = {
     "pathlib.Path.unlink": lambda path: (path,),
     "oslo_concurrency.processutils.execute": lambda path: ("touch", path),
     "oslo_utils.importutils.import_class": lambda _path: ("os.system",),
-    "os_acc.privsep.functions.os.unlink": lambda path: (path,),
+    "os_acc.privsep.pci_functions.os.unlink": lambda path: (path,),
     "os_acc.privsep.kernel.current.write": lambda path: (path, "changed"),
     "os_acc.privsep.kernel.Kernel.write": lambda path: (None, path, "changed"),
     "os_acc.privsep.binding.take.func": lambda _path: (),

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from stevedore import ExtensionManager
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import loader
@@ -414,7 +414,7 @@ class Histories(NumaSwaps):
             return
         lease = found[address]
         try:
-            operations.release_device(self.manager, lease.address, None)
+            operator_actions.release_device(self.manager, lease.address, None)
             self.deeds["operator's releases"] += 1
         except exception.OsAccError:
             is_gone = not self.free.keys() >= observation.members([lease])

@@ -18,11 +18,11 @@ from stevedore import ExtensionManager
 
 from os_acc import deadlines, privsep, service
 from os_acc.attach.manager import Manager
-from os_acc.attach.recovery import Retrier
+from os_acc.attach.retrier import Retrier
 from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import loader
-from os_acc.privsep import permissions, worker
+from os_acc.privsep import privileged_conf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit import acme_card
@@ -53,9 +53,9 @@ def _own_root_configuration() -> Iterator[None]:
     Without ``monkeypatch``: in an autouse fixture, it would undo its changes after
     those of the hosts.
     """
-    before = permissions._last
+    before = privileged_conf._last
     yield
-    permissions._last = before
+    privileged_conf._last = before
 
 
 @pytest.fixture(autouse=True)

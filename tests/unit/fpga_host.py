@@ -12,7 +12,7 @@ from os_acc.host.pci import read_function
 from os_acc.objects.bitstream import Bitstream, Digest, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, functions, sriov
+from os_acc.privsep import binding, fpga, pci_functions, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import TestHost, hosts
 from os_acc.testing.dfl import payload
@@ -90,7 +90,7 @@ class FpgaHost(TestHost):
         """Call the entry point that takes a function from the host."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address)),)
-        group = functions.group(place)
+        group = pci_functions.group(place)
         (answer,) = binding.take(group, targets, self.epoch, milliseconds, LEASE)
         return answer
 
@@ -98,7 +98,7 @@ class FpgaHost(TestHost):
         """Call the entry point that gives a function back to a host driver."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address), driver, ""),)
-        group = functions.group(place)
+        group = pci_functions.group(place)
         (answer,) = binding.give_back(group, targets, self.epoch, 60_000, False, LEASE)
         return answer
 
@@ -110,7 +110,7 @@ class FpgaHost(TestHost):
         )
         assert answer == CallResult(Outcome.OK)
         for vf in VFS[:count]:
-            functions.probe(PciAddress.parse(vf))
+            pci_functions.probe(PciAddress.parse(vf))
 
     def identity(self, address: str) -> tuple[int, ...]:
         function = read_function(self.kernel.root, PciAddress.parse(address))

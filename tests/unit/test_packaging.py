@@ -7,7 +7,6 @@ from __future__ import annotations
 import configparser
 import importlib
 import importlib.util
-import io
 import json
 import re
 import shlex
@@ -17,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg, generator
 from oslo_rootwrap import filters, wrapper
 
 import os_acc
@@ -162,37 +160,6 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
     # pbr ships the files in the package's own directory.
     assert config["files"]["packages"].split() == ["os_acc"]
     assert (ROOT / "os_acc/py.typed").is_file()
-
-
-def all_options() -> list[tuple[str, cfg.Opt]]:
-    """Return every configuration option of the library, as (group, option)."""
-    return [
-        (getattr(group, "name", group), option)
-        for point in entry_points("oslo.config.opts")
-        for group, options in point.load()()
-        for option in options
-    ]
-
-
-def test_every_option_is_in_the_sample() -> None:
-    conf = cfg.ConfigOpts()
-    generator.register_cli_opts(conf)
-    conf([], default_config_files=[str(ROOT / "etc/os-acc-config-generator.conf")])
-    sample = io.StringIO()
-    generator.generate(conf, sample)
-    section, found = "", set()
-    for line in sample.getvalue().splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
-        elif match := re.match(r"#(\w+) =", line):
-            found.add((section, match[1]))
-    wanted = {(group, option.dest) for group, option in all_options()}
-    assert ("os_acc", "device_spec") in wanted
-    assert wanted <= found
-
-
-def test_every_option_is_explained() -> None:
-    assert [option.name for _, option in all_options() if not option.help] == []
 
 
 @pytest.mark.parametrize("name", ["run-the-demo", "run-the-tests"])

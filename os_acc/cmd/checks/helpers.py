@@ -14,9 +14,9 @@ from os_acc import exception, privsep
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, sections, warning
 from os_acc.cmd.checks.configuration import unknown_names
 from os_acc.helper import client
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.privsep.nvme import context as nvme_context
-from os_acc.privsep.permissions import LimitMode
+from os_acc.privsep.privileged_conf import LimitMode
 
 
 def starts(context: privsep.Context, checked: CheckContext) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def _enforced(checked: CheckContext, path: str) -> Iterator[Finding]:
             "read it"
         )
         return
-    found = permissions.read(path)
+    found = privileged_conf.read(path)
     if found.mode is LimitMode.ENFORCED and not found.devices.entries:
         yield warning(
             f"device_spec is empty in {path}: the helper binds and programs no device",

@@ -41,8 +41,9 @@ _HEALTH, _SANITIZE_STATUS = 0x02, 0x81
 # struct nvme_passthru_cmd: opcode, flags, rsvd1, nsid, cdw2, cdw3, metadata, addr,
 # metadata_len, data_len, cdw10 to cdw15, timeout_ms, result.
 _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
-# A command that exceeds its time limit resets the controller (nvme_timeout() in
-# drivers/nvme/host/pci.c): a format gets longer than any takes, 24 hours.
+# The kernel resets the controller when a command exceeds its time limit
+# (nvme_timeout() in drivers/nvme/host/pci.c): a format gets 24 hours, longer than any
+# takes.
 _QUICK_MS, _FORMAT_MS = 60_000, 86_400_000
 
 

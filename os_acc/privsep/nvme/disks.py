@@ -29,7 +29,7 @@ from typing import Final
 from os_acc.objects.nvme import NvmeNamespace, ReadValue
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, kernel, worker
+from os_acc.privsep import claims, kernel, pci_functions, worker
 from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import AdminQueue
@@ -76,7 +76,9 @@ def wait_for_disks(
 def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
     directory = survey.controller_directory(function)
     found: dict[int, NvmeDisk] = {}
-    for name, device in functions.disks_below(directory).items() if directory else ():
+    for name, device in (
+        pci_functions.disks_below(directory).items() if directory else ()
+    ):
         number = survey.read(kernel.current.path("sys/class/block", name), "nsid")
         if number.isdigit():
             found[int(number)] = NvmeDisk(kernel.current.path("dev", name), device)
@@ -109,7 +111,7 @@ def held(
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                raise functions.disk_in_use(
+                raise pci_functions.disk_in_use(
                     os.path.basename(disk.node), error
                 ) from error
             opened.callback(os.close, fd)
@@ -131,7 +133,7 @@ def unmark(function: PciAddress) -> None:
 
 
 def unmark_unused(function: PciAddress) -> None:
-    """Remove the mark of a function that has been with its driver ever since."""
+    """Remove the mark of a function that has not left its driver since the mark."""
     if _mark(function).read() == _instance(function):
         unmark(function)
 
@@ -142,7 +144,7 @@ def _instance(function: PciAddress) -> str:
     A driver that binds again makes a directory with another inode. Without a driver
     there is no disk, and an erasure marks the function again.
     """
-    path = os.path.join(functions.directory(function), "nvme")
+    path = os.path.join(pci_functions.directory(function), "nvme")
     try:
         (name,) = os.listdir(path)
         return str(os.stat(os.path.join(path, name)).st_ino)
@@ -177,7 +179,7 @@ class HeldDisk:
         kernel.current.ioctl(self.fd, _DISCARD, _RANGE.pack(0, size))
 
     def verify(self, method: EraseMethod) -> None:
-        """Check that no sample holds what it held, and the value of erased blocks.
+        """Check that each sample has changed, and shows the value of erased blocks.
 
         A cryptographic erase leaves any contents, and a block may become unreadable.
 
@@ -314,7 +316,7 @@ def _wait(function: PciAddress, lease: str, fds: Sequence[int], fifo: int) -> No
 
 
 def _is_recorded(function: PciAddress, lease: str) -> bool:
-    identity = functions.identity(function)
+    identity = pci_functions.identity(function)
     return identity is not None and claims.lease_of(function, identity) == lease
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, record, worker
+from os_acc.privsep import claims, pci_functions, record, worker
 from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.nvme import disks, survey
 from os_acc.privsep.nvme.commands import AdminQueue
@@ -70,7 +70,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     disks.end_keeper(function)
     manager = survey.manager_of(function)
     if manager is not None:
-        physical = functions.physical_function(function) or function
+        physical = pci_functions.physical_function(function) or function
         if lack := survey.lacks_of_vfs(physical, manager).get(function):
             raise OSError(errno.EOPNOTSUPP, lack, "controller")
         _check_drive(function, lease)
@@ -80,7 +80,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
         # It stays on its driver if the consumer is no guest.
-        with functions.claimed_disks(functions.directory(function)):
+        with pci_functions.claimed_disks(pci_functions.directory(function)):
             _choose(device, methods)
         if device.controller.sanitizes and queue.sanitize_status().is_running:
             # An erasure that was given up: until its end the drive does no I/O.
@@ -98,13 +98,13 @@ def _check_drive(function: PciAddress, lease: str) -> None:
         without a serial number in their configuration space. EBUSY: the drive has the
         data of another lease.
     """
-    identity, serial = functions.identity(function), functions.serial(function)
+    identity, serial = pci_functions.identity(function), pci_functions.serial(function)
     if identity is None or not serial:
         return
     found = claims.record_of(function, identity, lease)
     own = found if found is not None and found.lease == lease else None
-    # An operator's release of a drive without serial number also erases the data of
-    # leases that its node has lost: it has checked that it has none of these any more.
+    # When an operator releases a drive without serial number, the data of leases that
+    # the node has lost are erased too: its store has none of these leases.
     node = own.node if own is not None and own.first and not own.serial else None
     other = claims.lease_of_serial(identity, serial, unless_of=node)
     if other not in (None, lease):
@@ -130,16 +130,16 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
 
     :raises OSError: EPERM: there is no such record; EBUSY: the function has VFs.
     """
-    before = functions.driver(function), functions.override(function)
+    before = pci_functions.driver(function), pci_functions.override(function)
     if before[0] == survey.DRIVER:
         yield
         return
     recorded(function, lease)
-    if functions.vfs(function):
+    if pci_functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
-    functions.check_unheld(functions.group(function))
+    pci_functions.check_unheld(pci_functions.group(function))
     try:
-        functions.rebind(function, survey.DRIVER)
+        pci_functions.rebind(function, survey.DRIVER)
         yield
     finally:
         _restore(function, *before)
@@ -150,7 +150,7 @@ def recorded(function: PciAddress, lease: str) -> DeviceRecord:
 
     :raises OSError: EPERM: there is none.
     """
-    identity = functions.identity(function)
+    identity = pci_functions.identity(function)
     if identity is None:
         raise OSError(errno.ENODEV, "it has left the host", "identity")
     found = claims.sound_record_of(function, identity, lease)
@@ -173,7 +173,7 @@ def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
     queue = survey.live_queue(function)
     if queue is None:
         return ""
-    if functions.vfs(function):
+    if pci_functions.vfs(function):
         lacks = survey.lacks_of_vfs(function, queue).values()
         return (
             f"runs none of its VFs: {next(iter(lacks))}" if lacks and all(lacks) else ""
@@ -217,7 +217,7 @@ def _erase(
 ) -> float:
     # 1. Keep udev away, also from a function that was never marked.
     disks.mark(function)
-    if functions.vfs(function):
+    if pci_functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
     if survey.manager_of(function) is not None:
         _check_drive(function, note.lease)
@@ -242,16 +242,19 @@ def _is_blank_vf(function: PciAddress) -> bool:
 
 @contextlib.contextmanager
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
-    if functions.driver(function) != survey.DRIVER:
-        functions.check_unheld(functions.group(function))
+    if pci_functions.driver(function) != survey.DRIVER:
+        pci_functions.check_unheld(pci_functions.group(function))
         # A killed worker may have left the function between two drivers: its note
         # alone has the binding to restore.
         if not note.is_rebound:
-            driver, override = functions.driver(function), functions.override(function)
+            driver, override = (
+                pci_functions.driver(function),
+                pci_functions.override(function),
+            )
             note = update_note(
                 function, note, driver=driver, override=override, is_rebound=True
             )
-        functions.rebind(function, survey.DRIVER)
+        pci_functions.rebind(function, survey.DRIVER)
     try:
         yield
     finally:
@@ -261,11 +264,11 @@ def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
 
 def _restore(function: PciAddress, driver: str, override: str) -> None:
     if driver:
-        functions.rebind(function, driver)
+        pci_functions.rebind(function, driver)
     else:
-        functions.unbind(function)
-    functions.set_override(function, override)
-    found = functions.driver(function)
+        pci_functions.unbind(function)
+    pci_functions.set_override(function, override)
+    found = pci_functions.driver(function)
     if found != driver:
         raise OSError(errno.EIO, f"is bound to {found or 'no driver'}", "driver")
 
@@ -360,7 +363,7 @@ def _sanitize(
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with disks.held(function, queue, device) as fds:
-            # A host that was quicker than the claims may have written.
+            # The host may have written between the end of the operation and the claims.
             status = queue.sanitize_status()
             if status.is_completed and status.is_erased:
                 for fd in fds:

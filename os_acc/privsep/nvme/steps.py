@@ -12,7 +12,7 @@ import errno
 from os_acc.objects.nvme import CLASS
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import HealthReading, StepTarget, functions
+from os_acc.privsep import HealthReading, StepTarget, pci_functions
 from os_acc.privsep.nvme import context, disks, erasing
 
 
@@ -84,5 +84,5 @@ def _nvme_functions(target: StepTarget) -> tuple[PciAddress, ...]:
     return tuple(
         function
         for function in target.functions
-        if int(functions.read(function, "class"), 16) == CLASS
+        if int(pci_functions.read(function, "class"), 16) == CLASS
     )

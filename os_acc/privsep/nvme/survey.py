@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from os_acc.objects.nvme_erasure import NvmeDevice
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import kernel, pci_functions
 from os_acc.privsep.nvme.commands import AdminQueue
 
 DRIVER = "nvme"
@@ -91,7 +91,7 @@ def manager_of(function: PciAddress) -> AdminQueue | None:
 
     :raises OSError: ENODEV: the PF has no live controller on the host.
     """
-    physical = functions.physical_function(function)
+    physical = pci_functions.physical_function(function)
     if physical is None:
         return None
     queue = live_queue(physical)
@@ -119,7 +119,10 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     :param manager: the admin queue of its PF.
     :returns: None: the PF does not list them, or not the VF itself.
     """
-    physical, controller = functions.physical_function(function), manager.controller()
+    physical, controller = (
+        pci_functions.physical_function(function),
+        manager.controller(),
+    )
     if physical is None or not controller.manages or not controller.virtualizes:
         return None
     vfs = vfs_of(physical)
@@ -135,7 +138,7 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
 
 def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
     """Return the VFs of a PF by their numbers, from 1, as the PF counts."""
-    directory = functions.directory(physical)
+    directory = pci_functions.directory(physical)
     return {
         int(name.removeprefix("virtfn")) + 1: PciAddress.parse(
             os.path.basename(os.readlink(os.path.join(directory, name)))
@@ -147,9 +150,9 @@ def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
 
 def controller_directory(function: PciAddress) -> str | None:
     """Return the directory of the only controller of a function, or None."""
-    if functions.driver(function) != DRIVER:
+    if pci_functions.driver(function) != DRIVER:
         return None
-    directory = os.path.join(functions.directory(function), "nvme")
+    directory = os.path.join(pci_functions.directory(function), "nvme")
     try:
         names = [name for name in os.listdir(directory) if _CONTROLLER.fullmatch(name)]
     except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +177,7 @@ def wait_for(what: str, function: PciAddress, find: Callable[[], _T | None]) -> 
     """
     deadline = time.monotonic() + READY_SECONDS
     while (found := find()) is None:
-        if functions.driver(function) != DRIVER:
+        if pci_functions.driver(function) != DRIVER:
             raise OSError(errno.ENODEV, "the nvme driver has left the function", what)
         if time.monotonic() > deadline:
             raise OSError(errno.ETIMEDOUT, "the nvme driver is not ready", what)

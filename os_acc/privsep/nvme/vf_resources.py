@@ -17,7 +17,7 @@ from os_acc.objects.nvme import (
     SecondaryController,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, request, sriov
+from os_acc.privsep import pci_functions, request, sriov
 from os_acc.privsep.nvme import context, survey
 from os_acc.privsep.nvme.commands import AdminQueue, VirtualizationAction
 from os_acc.privsep.outcome import OK, CallResult, refused
@@ -66,7 +66,7 @@ def share_among(address: PciAddress, queue: AdminQueue, count: int) -> None:
         _take_from_primary(address, queue, resources, shares, count)
     for each in queue.secondaries():
         vf = vfs.get(each.vf_number)
-        if vf is not None and each.lack and not functions.driver(vf):
+        if vf is not None and each.lack and not pci_functions.driver(vf):
             _bring_online(vf, queue, each, shares)
 
 
@@ -100,7 +100,7 @@ def _take_from_primary(
     if changed:
         # The allocation takes effect with a reset. The driver holds back the requests
         # of the host meanwhile.
-        functions.write(address, "reset", "1")
+        pci_functions.write(address, "reset", "1")
         survey.wait_for_queue(address)
 
 
@@ -112,7 +112,7 @@ def _bring_online(
             action = VirtualizationAction.ASSIGN
             queue.virtualize(action, found.number, kind, share)
     # The VF reads its resources anew.
-    functions.reset(vf)
+    pci_functions.reset(vf)
     queue.virtualize(VirtualizationAction.ONLINE, found.number)
     now = next(e for e in queue.secondaries() if e.number == found.number)
     if now.lack:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState
@@ -156,7 +156,7 @@ def unplug_all(host: TestHost) -> None:
     manager = host.manager
     for lease in manager.store.leases():
         if lease.state is LeaseState.QUARANTINED:
-            operations.release_device(manager, lease.address, None)
+            operator_actions.release_device(manager, lease.address, None)
     for consumer in sorted({each.consumer for each in manager.store.leases()}):
         manager.unplug({"uuid": consumer})
     erase_all(host)

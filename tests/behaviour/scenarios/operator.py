@@ -10,7 +10,7 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.pci import PciAddress
 
 from ..host import VFIO, Binding, HostUnderTest
@@ -41,7 +41,7 @@ def a_device_that_cannot_go_back_is_quarantined_until_released(
     assert os_acc.unplug(guest) == 0
 
     host.load("pci-stub")
-    operations.release_device(service.get(), PciAddress.parse(address), None)
+    operator_actions.release_device(service.get(), PciAddress.parse(address), None)
     assert host.binding(address) == Binding("pci-stub", "pci-stub")
     assert plug(guest)
     assert os_acc.unplug(guest) == 1
@@ -54,7 +54,9 @@ def an_unknown_device_can_be_adopted_and_unplugged(host: HostUnderTest) -> None:
     host.bind(address, "vfio-pci", "vfio-pci")
     host.start(single(host))
     consumer = str(uuid.uuid4())
-    operations.adopt_device(service.get(), PciAddress.parse(address), consumer, "")
+    operator_actions.adopt_device(
+        service.get(), PciAddress.parse(address), consumer, ""
+    )
     (entry,) = os_acc.attached({"uuid": consumer})[consumer]
     assert entry["pci_id"] == address
     assert host.binding(address) == VFIO
@@ -70,8 +72,8 @@ def an_unknown_device_can_be_released(host: HostUnderTest) -> None:
     host.start(single(host))
     manager = service.get()
     with pytest.raises(exception.InvalidInput):
-        operations.release_device(manager, PciAddress.parse(address), None)
+        operator_actions.release_device(manager, PciAddress.parse(address), None)
     assert host.binding(address) == VFIO
-    operations.release_device(manager, PciAddress.parse(address), "")
+    operator_actions.release_device(manager, PciAddress.parse(address), "")
     assert host.binding(address) == Binding(None)
     assert offered() == {address}

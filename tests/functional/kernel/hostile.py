@@ -21,7 +21,7 @@ from pathlib import Path
 from oslo_privsep import capabilities
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions
+from os_acc.privsep import pci_functions
 from os_acc.privsep.outcome import CallResult, Outcome
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, serving
 
@@ -100,22 +100,22 @@ def bind_what_is_not_named(helper: list[str], own: str, pf: str, *others: str) -
     with serving("base", [*helper, "--config-file", own]) as client:
         assert sets(client.pid) == [0] * 5
         for other in others:
-            driver = functions.driver(PciAddress.parse(other))
+            driver = pci_functions.driver(PciAddress.parse(other))
             assert _take(client, other).outcome == Outcome.DENIED
             assert _give_back(client, other, "pci-stub").outcome == Outcome.DENIED
             assert _set_num_vfs(client, other, 4).outcome == Outcome.DENIED
-            assert functions.driver(PciAddress.parse(other)) == driver
+            assert pci_functions.driver(PciAddress.parse(other)) == driver
         assert _set_num_vfs(client, pf, 3).outcome == Outcome.DENIED
         assert _take(client, pf).outcome == Outcome.DENIED
         assert _set_num_vfs(client, pf, 4).outcome == Outcome.OK
         assert _take(client, pf).outcome == Outcome.DENIED
         vf = os.path.basename(os.readlink(f"/sys/bus/pci/devices/{pf}/virtfn0"))
         assert _take(client, vf).outcome == Outcome.OK
-        assert functions.driver(PciAddress.parse(vf)) == "vfio-pci"
+        assert pci_functions.driver(PciAddress.parse(vf)) == "vfio-pci"
     # Another helper also follows the record.
     with serving("base", [*helper, "--config-file", own]) as client:
         assert _give_back(client, vf, "pci-stub").outcome == Outcome.OK
-        assert functions.driver(PciAddress.parse(vf)) == ""
+        assert pci_functions.driver(PciAddress.parse(vf)) == ""
 
 
 def bind_without_a_limit(helper: list[str], own: str, other: str) -> None:
@@ -134,7 +134,7 @@ def program(helper: list[str], own: str, card: str, image: str, attempts: str) -
     """
     algorithm, digest = os.path.basename(image).split("-")
     place, (parts, identity), _group = _target(card)
-    assert functions.driver(place) == "dfl-pci"
+    assert pci_functions.driver(place) == "dfl-pci"
     with serving("image", [*helper, "--config-file", own]) as client:
         for signature, outcome, step in json.loads(attempts):
             answer = client.call(
@@ -148,8 +148,8 @@ def program(helper: list[str], own: str, card: str, image: str, attempts: str) -
 
 def _target(address: str) -> tuple[PciAddress, tuple[object, ...], int | None]:
     place = PciAddress.parse(address)
-    target = (place.parts, functions.identity(place))
-    return place, target, functions.group(place)
+    target = (place.parts, pci_functions.identity(place))
+    return place, target, pci_functions.group(place)
 
 
 def _epoch() -> int:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.privsep.outcome import Outcome
 from tests.behaviour import interpreter_access
 from tests.unit.bitstreams import signing_keys
@@ -158,7 +158,7 @@ def test_roots_configuration_limits_the_card_that_is_programmed(
     fpga: Card,
 ) -> None:
     limit_programming(the_machine.plain_fpga, "off")
-    denied = [(UNSIGNED, Outcome.DENIED, permissions.STEP)]
+    denied = [(UNSIGNED, Outcome.DENIED, privileged_conf.STEP)]
     attack(hostile.program, own, fpga.bdf, str(image), json.dumps(denied))
     assert dfl.state(fpga.bdf) == ("unknown", "")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions
+from os_acc.privsep import pci_functions
 from os_acc.privsep.kernel import Kernel
 
 from . import sysfs
@@ -65,8 +65,8 @@ def test_both_functions_of_a_card_are_reset_with_their_bus(
         sysfs.write(display, "reset", "1")
     assert refused.value.errno == errno.ENOTTY
     assert not (sysfs.directory(second) / "reset").exists()
-    assert functions.resets_with_bus(PciAddress.parse(display))
-    assert not functions.resets_with_bus(PciAddress.parse(second))
+    assert pci_functions.resets_with_bus(PciAddress.parse(display))
+    assert not pci_functions.resets_with_bus(PciAddress.parse(second))
     assert resolution(display, b"\x40") == b"\x40"
     assert resolution(display) == b"\x40"
     reset(display)

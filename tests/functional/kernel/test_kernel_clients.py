@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, worker
+from os_acc.privsep import binding, pci_functions, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.helper import privileged_here
 
@@ -27,10 +27,15 @@ def call(entry: Callable[..., object], *more: object, lease: str) -> CallResult:
     """Call ``take`` or ``give_back`` for the drive."""
     drive = PciAddress.parse(machine.behind(lane.PORT_DRIVE))
     names = ("nvme", "") if entry is binding.give_back else ()
-    target = (drive.parts, functions.identity(drive), *names)
+    target = (drive.parts, pci_functions.identity(drive), *names)
     with privileged_here():
         (found,) = entry(
-            functions.group(drive), (target,), worker.clock.now(), 60_000, *more, lease
+            pci_functions.group(drive),
+            (target,),
+            worker.clock.now(),
+            60_000,
+            *more,
+            lease,
         )
     return CallResult(*found)
 
@@ -52,7 +57,7 @@ def test_the_disk_of_a_kernel_client_is_not_taken(client: Client) -> None:
         # The kernel shows no user of it.
         name = os.path.basename(node)
         assert os.listdir(f"/sys/class/block/{name}/holders") == []
-        refused = CallResult(Outcome.IN_USE, errno.EBUSY, functions.DISK, name)
+        refused = CallResult(Outcome.IN_USE, errno.EBUSY, pci_functions.DISK, name)
         assert call(binding.take, lease=lease) == refused
         assert (sysfs.driver(drive), sysfs.override(drive)) == before
     # The drive leaves its driver while the helper has its disks open.

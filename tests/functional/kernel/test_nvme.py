@@ -16,7 +16,7 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record
+from os_acc.privsep import kernel, pci_functions, record
 from os_acc.privsep.nvme import disks, erasing, survey, vf_resources
 from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.privsep.nvme.disks import MARKS
@@ -92,7 +92,7 @@ def test_a_drive_with_vfs_is_refused(vf_drive: tuple[str, ...]) -> None:
 
 def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> None:
     address, lease = PciAddress.parse(drive), str(uuid.uuid4())
-    identity = functions.identity(address)
+    identity = pci_functions.identity(address)
     assert identity is not None
     record.write(record.present(address, identity, lease, FunctionUse.HOST))
     disk = disks.wait_for_disks(address, (1,))[1]

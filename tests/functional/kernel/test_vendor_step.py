@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
 from os_acc import service  # noqa: E402
-from os_acc.privsep import permissions  # noqa: E402
+from os_acc.privsep import privileged_conf  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
@@ -104,7 +104,7 @@ def run_as(
 ) -> Iterator[Callable[[OrdinaryUser, Job], None]]:
     """Yield ``run_as(user, job)``, with a configuration for the user."""
     NOVA.mkdir(exist_ok=True)
-    assert not Path("/", *permissions.PATH).exists()
+    assert not Path("/", *privileged_conf.PATH).exists()
 
     def run(user: OrdinaryUser, job: Job) -> None:
         process = OrdinaryProcess(user, RootSide(the_machine, vm_user), [job], "")

@@ -111,10 +111,10 @@ class ComputeNode:
             found.setdefault(lease.consumer, []).append(lease)
         return found
 
-    def wait_for_lease(self, consumer: str) -> None:
-        """Wait until a consumer has a lease."""
+    def wait_for_lease(self, consumer: str, *, has_one: bool = True) -> None:
+        """Wait until a consumer has a lease, or has none."""
         deadline = time.monotonic() + _DEADLINE
-        while consumer not in self.leases():
+        while (consumer in self.leases()) is not has_one:
             assert time.monotonic() < deadline, self.leases()
             time.sleep(0.1)
 

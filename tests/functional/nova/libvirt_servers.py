@@ -21,6 +21,7 @@ import fixtures
 from keystoneauth1 import exceptions
 from lxml import etree
 from nova import context, objects
+from nova.cmd import manage
 from nova.compute import task_states, vm_states
 from nova.conf import CONF
 from nova.policies import base as base_policies
@@ -110,6 +111,29 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def _running(self, host: str) -> list[Any]:
         # The state of a saved guest is "running" in Nova's fake.
         return list(self.driver(host)._host.get_connection()._running_vms.values())
+
+    def reserved(self, provider: str) -> int:
+        """Return the reserved units of a provider in Placement."""
+        (record,) = self._get_provider_inventory(provider).values()
+        found: int = record["reserved"]
+        return found
+
+    def deallocate(self, consumer: str) -> None:
+        """Delete an allocation as ``openstack resource provider allocation delete``."""
+        assert self.placement.delete(f"/allocations/{consumer}").status == 204
+
+    def heal(self, server: dict[str, Any]) -> int:
+        """Run ``nova-manage placement heal_allocations``; return its exit status."""
+        command = manage.PlacementCommands()
+        status: int = command.heal_allocations(instance_uuid=server["id"])
+        return status
+
+    def wait_for_allocation(self, consumer: str, wanted: dict[str, Any]) -> None:
+        """Wait until a consumer has exactly this allocation."""
+        deadline = time.monotonic() + _DEADLINE
+        while (found := self.allocations(consumer)) != wanted:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
 
     def consumers(self, providers: Iterable[str]) -> set[str]:
         """Return the consumers of these providers in Placement."""

@@ -222,6 +222,24 @@ def test_another_server_does_not_boot_a_snapshot(
     cloud.check_attached(server, number)
 
 
+def test_a_golden_image_is_booted_if_owner_and_operator_permit_it(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
+    image = cloud.nova.snapshot(server)
+    cloud.nova.flags(golden_images=True, group="os_acc_driver")
+    cloud.nova.create(ONE, state="ERROR", image_uuid=image)
+    cloud.nova.glance.images[image]["properties"]["os_acc_golden"] = "true"
+    cloud.nova.flags(golden_images=False, group="os_acc_driver")
+    cloud.nova.create(ONE, state="ERROR", image_uuid=image)
+    cloud.nova.flags(golden_images=True, group="os_acc_driver")
+    other = cloud.nova.create(ONE, image_uuid=image)
+    cloud.check_attached(other, 1)
+    # A snapshot of the other server is golden once its owner says so.
+    again = cloud.nova.snapshot(other)
+    cloud.nova.create(ONE, state="ERROR", image_uuid=again)
+    cloud.check_attached(server, number)
+
+
 def test_a_server_is_rebuilt_from_its_own_snapshot(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:

@@ -52,12 +52,14 @@ def test_after_a_failed_rebuild_the_server_can_be_rebuilt(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     held = cloud.check_held(server["id"], number)
+    allocated = cloud.nova.allocations(server["id"])
     error = exception.HelperUnavailable("the helper has ended")
     with mock.patch("os_acc.node.Node.plug", side_effect=error):
         cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
-    assert cloud.nova.allocations(server["id"]) == {}
+    cloud.nova.wait_for_allocation(server["id"], allocated)
     cloud.nova.rebuild(server, OTHER_IMAGE)
     assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
+    cloud.check_attached(server, number)
 
 
 def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(
@@ -78,11 +80,15 @@ def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     image = cloud.nova.snapshot(cloud.nova.create(ONE))
+    allocated = cloud.nova.allocations(server["id"])
+    assert len(allocated) == number + 1
     cloud.nova.fail_to_rebuild(server, image)
-    assert len(cloud.nova.hostdevs(FIRST, server)) == number
-    assert cloud.nova.is_running(FIRST, server)
+    # Nova deletes all of it.
+    cloud.nova.wait_for_allocation(server["id"], allocated)
+    assert cloud.nova.api.get_server(server["id"])["status"] == "ACTIVE"
+    cloud.check_attached(server, number)
     cloud.nova.rebuild(server, OTHER_IMAGE)
-    assert len(cloud.nova.hostdevs(FIRST, server)) == number
+    cloud.check_attached(server, number)
 
 
 # -- two operations on one server ----------------------------------------------

@@ -124,6 +124,7 @@ def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
     cloud.nova.forget_guests(FIRST)
     assert cloud.nodes[FIRST].leases()
     cloud.nova.start_host(FIRST)
+    cloud.nodes[FIRST].wait_for_lease(server["id"], has_one=False)
     cloud.check_free()
 
 

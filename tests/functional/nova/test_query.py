@@ -19,7 +19,7 @@ from nova.scheduler.client import report
 
 from os_acc import exception
 from os_acc.objects.request_group import DeviceProfile
-from os_acc.profiles import expansion, parser
+from os_acc.profiles import expansion, validation
 from os_acc.scheduling import allocation_candidates, extra_specs
 
 VCPUS, RAM, ROOT, EPHEMERAL, SWAP = 2, 512, 10, 3, 1025
@@ -127,7 +127,7 @@ class Cyborg:
     """A Cyborg with the profile that a flavor names."""
 
     def __init__(self, groups: Sequence[Mapping[str, str]]) -> None:
-        self._found = parser.read({"name": "one", "groups": groups})
+        self._found = validation.read({"name": "one", "groups": groups})
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
         return self._found

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.changes import Remove
 from tests.functional.openstack.placement_site import (
@@ -121,7 +121,9 @@ def test_what_cannot_be_given_back_is_reserved_until_it_is(site: Site) -> None:
     site.published()
     assert site.units(nic) == {NETWORK: (4, 1)}
     site.kernel.lift()
-    operations.release_device(site.manager, PciAddress.parse(entry["pci_id"]), None)
+    operator_actions.release_device(
+        site.manager, PciAddress.parse(entry["pci_id"]), None
+    )
     assert site.published().writes == 1
     assert site.units(nic) == {NETWORK: (4, 0)}
 

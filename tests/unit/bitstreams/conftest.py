@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.bitstreams import source as source_module
+from os_acc.bitstreams import download
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.glance import Glance
 from os_acc.store.locks import Locks
@@ -22,8 +22,8 @@ __all__ = ["in_child", "paused_child"]
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses of retries to almost nothing."""
-    monkeypatch.setattr(source_module, "FIRST_PAUSE", 0.0001)
-    monkeypatch.setattr(source_module, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(download, "LONGEST_PAUSE", 0.001)
 
 
 @pytest.fixture

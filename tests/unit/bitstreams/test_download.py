@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import time
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.bitstreams import source
+from os_acc.bitstreams import download
 from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Faults, Place, image_of
@@ -40,13 +41,13 @@ def fetched(
     *,
     most: int = MUCH,
     seconds: float = 60.0,
-    progress: source.Progress | None = None,
+    progress: download.Progress | None = None,
 ) -> bytes:
     """Return the content of the file after the download."""
     deadline = time.monotonic() + seconds
     with open(path, "w+b", buffering=0) as file:
         image = image or place.only
-        size = source.download(place, image, file.fileno(), most, deadline, progress)
+        size = download.download(place, image, file.fileno(), most, deadline, progress)
     content = path.read_bytes()
     assert len(content) == size
     return content
@@ -61,7 +62,7 @@ def test_an_image_arrives_as_it_is(path: Path, size: int) -> None:
 @pytest.mark.parametrize("algorithm", ["sha256", "sha384", "blake2b", "sha3_512"])
 def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
     place = Place(CONTENT)
-    value = source.hashlib.new(algorithm, CONTENT).hexdigest()
+    value = hashlib.new(algorithm, CONTENT).hexdigest()
     changes = {"hash_algo": algorithm, "hash_value": value}
     assert fetched(path, place, image_of(CONTENT, **changes)) == CONTENT
     changes["hash_value"] = value[::-1]
@@ -114,8 +115,8 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
 def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, faults: Faults, done: int
 ) -> None:
-    monkeypatch.setattr(source, "FIRST_PAUSE", 1_000)
-    monkeypatch.setattr(source, "LONGEST_PAUSE", 1_000)
+    monkeypatch.setattr(download, "FIRST_PAUSE", 1_000)
+    monkeypatch.setattr(download, "LONGEST_PAUSE", 1_000)
     place = Place(CONTENT)
     place.faults = faults
     with raises(
@@ -247,7 +248,7 @@ def test_a_disk_that_is_full_is_told_by_the_write_that_it_refuses() -> None:
     fd, deadline = os.open("/dev/full", os.O_WRONLY), time.monotonic() + 60
     try:
         with pytest.raises(OSError, match="No space left"):
-            source.download(Place(CONTENT), image_of(CONTENT), fd, MUCH, deadline)
+            download.download(Place(CONTENT), image_of(CONTENT), fd, MUCH, deadline)
     finally:
         os.close(fd)
 
@@ -262,7 +263,7 @@ def test_one_piece_is_in_memory_at_a_time(path: Path) -> None:
         def __getitem__(self, part: slice) -> bytes:
             return bytes(part.stop - part.start)
 
-    value = source.hashlib.sha512(bytes(pieces * PIECE)).hexdigest()
+    value = hashlib.sha512(bytes(pieces * PIECE)).hexdigest()
     image = image_of(b"", size=pieces * PIECE, hash_value=value)
     place = Place(b"")
     place.contents[image.id] = Long()  # type: ignore[assignment]
@@ -270,7 +271,7 @@ def test_one_piece_is_in_memory_at_a_time(path: Path) -> None:
     try:
         with open(path, "w+b", buffering=0) as file:
             deadline = time.monotonic() + 60
-            size = source.download(place, image, file.fileno(), MUCH, deadline)
+            size = download.download(place, image, file.fileno(), MUCH, deadline)
         _now, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
+from os_acc.bitstreams.download import download
 from os_acc.bitstreams.glance import Glance
-from os_acc.bitstreams.source import download
 from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import DATA, Double, received

@@ -15,7 +15,7 @@ from oslo_utils import uuidutils
 
 from os_acc.cmd import check, device, environment
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.testing import hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
@@ -61,7 +61,7 @@ def test_what_the_manual_shows_of_a_plug(
     )
     console.configure(*NAMED)
     # Without this file, the helper's warning is a part of the output.
-    limit = Path(console.bench.root, *permissions.PATH)
+    limit = Path(console.bench.root, *privileged_conf.PATH)
     limit.parent.mkdir(parents=True)
     limit.write_text("\n".join(["[os_acc]", *(f"device_spec = {e}" for e in NAMED)]))
     provider = console.bench.provider(GPU).uuid
@@ -162,7 +162,7 @@ def test_what_the_manual_shows_of_a_check(
     monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: True)
     console.configure(*NAMED, more='[pci]\ndevice_spec = {"address": "0000:b1:00.0"}')
     # A helper warns once, in its log.
-    permissions.current()
+    privileged_conf.current()
     golden("check", "check")
     lines = (GOLDEN / "check.txt").read_text().splitlines()
     assert max(map(len, lines)) <= 100

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from concurrent import futures
 from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics import parser
 
+from os_acc import exception
 from os_acc.cmd.metrics import exposition
 from os_acc.host import health
 from os_acc.plugins.dfl import DflPlugin
@@ -180,3 +182,16 @@ def test_labels_may_be_any_text():
 
 def test_a_metric_without_a_sample_is_left_out():
     assert exposition([("a", "nothing", [])]) == "# EOF\n"
+
+
+def test_unforeseen_errors_of_the_service_are_counted(bench, console, monkeypatch):
+    assert metrics(console)[("os_acc_unforeseen_errors_total",)] == 0
+    bench.plug(1, OTHER)
+    bench.kernel.hold(OTHER)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    recovery = bench.manager.recovery
+    monkeypatch.setattr(recovery, "settle_if_free", lambda *_: 1 / 0)
+    for _ in range(2):
+        futures.wait(bench.manager.retrier.retry())
+    assert metrics(console)[("os_acc_unforeseen_errors_total",)] == 2

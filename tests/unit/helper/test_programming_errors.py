@@ -17,7 +17,7 @@ from os_acc.bitstreams.policy import SIGNATURE_PROPERTIES
 from os_acc.helper.client import EpochRefused, Helper
 from os_acc.host.pci import read_function
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.privsep import fpga, permissions
+from os_acc.privsep import fpga, privileged_conf
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.hosts import DFL_INTERFACE
 from tests.expected_errors import Expected, has, kind_of
@@ -108,7 +108,7 @@ def test_the_signature_of_the_image_goes_with_it(
 def test_a_card_that_root_does_not_name_is_not_programmable(
     host: FpgaHost, hands: Helper
 ):
-    path = Path(host.kernel.root, *permissions.PATH)
+    path = Path(host.kernel.root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True)
     path.write_text("[os_acc]\n")
     with pytest.raises(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import Publisher, SyncResult
 from tests.unit.placement import capacity_examples
@@ -16,8 +16,10 @@ from tests.unit.placement.capacity_examples import CLASS, RecordedNames
 
 def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
     found = capacity_examples.provider(number % 32, traits=traits)
-    called = naming.of_device("node1", str(number))
-    provider = dataclasses.replace(found, uuid=naming.uuid_of(called), name=called)
+    called = provider_names.of_device("node1", str(number))
+    provider = dataclasses.replace(
+        found, uuid=provider_names.uuid_of(called), name=called
+    )
     device = dataclasses.replace(provider.device, resource_class=name)
     provider = dataclasses.replace(provider, device=device)
     return Capacity(provider.uuid, provider, {name: Units(total, reserved)})

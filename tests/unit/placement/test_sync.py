@@ -15,7 +15,7 @@ import time
 import pytest
 
 from os_acc import exception
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.device import CardProvider
 from os_acc.placement import sync
 from os_acc.placement.client import Client
@@ -94,8 +94,8 @@ def test_a_provider_is_put_below_its_card_where_placement_can(
 ):
     double.version = version
     service.sync(ONE)
-    name = naming.of_card("node1", "1")
-    card = CardProvider(naming.uuid_of(name), name)
+    name = provider_names.of_card("node1", "1")
+    card = CardProvider(provider_names.uuid_of(name), name)
     provider = dataclasses.replace(ONE.provider, card=card)
     found = service.sync(dataclasses.replace(ONE, provider=provider))
     # A card without regions is not created.

@@ -15,7 +15,7 @@ import pytest
 
 import os_acc
 from os_acc import deadlines, exception, inspection, service
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -98,7 +98,9 @@ def test_what_an_unplug_leaves_in_quarantine_is_reserved_at_once(card):
         card.unplug(1)
     assert units(nova, card, nic) == (4, 1)
     card.kernel.lift()
-    operations.release_device(card.manager, PciAddress.parse(entry["pci_id"]), None)
+    operator_actions.release_device(
+        card.manager, PciAddress.parse(entry["pci_id"]), None
+    )
     seen(card)
     assert units(nova, card, nic) == (4, 0)
 
@@ -148,7 +150,7 @@ def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
     bench.restart(state_path=str(tmp_path / "elsewhere"))
     assert nova.cycle(bench.manager.update_provider_tree) == {gpu.uuid}
     assert nova.units(gpu.uuid) == {gpu.device.resource_class: (1, 1)}
-    operations.adopt_device(
+    operator_actions.adopt_device(
         bench.manager,
         PciAddress.parse(GPU),
         uuid_of(1),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record
+from os_acc.privsep import kernel, pci_functions, record
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme.disks import MARKS
 from os_acc.privsep.record import FunctionUse
@@ -50,7 +50,7 @@ def is_marked(fake: FakeKernel, address: PciAddress) -> bool:
 
 def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
     os.makedirs(kernel.current.path(LOCKS), exist_ok=True)
-    identity = functions.identity(function)
+    identity = pci_functions.identity(function)
     assert identity is not None
     found = record.present(function, identity, lease, FunctionUse.HOST)
     record.write(dataclasses.replace(found, eraser=eraser))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, permissions, sriov
+from os_acc.privsep import binding, pci_functions, privileged_conf, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
 
@@ -31,7 +31,7 @@ Write = Callable[..., Path]
 
 def limit_to(root: str, *device_spec: str, more: str = "", mode: int = 0o644) -> Path:
     """Let root's configuration name these devices alone; return its path."""
-    path = Path(root, *permissions.PATH)
+    path = Path(root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"device_spec = {value}\n" for value in device_spec]
     path.write_text("[os_acc]\n" + "".join(lines) + more)
@@ -50,11 +50,13 @@ def named(address: PciAddress, more: str = "") -> str:
 
 
 def targets(*places: PciAddress, more: tuple[str, ...] = ()):
-    return tuple((place.parts, functions.identity(place), *more) for place in places)
+    return tuple(
+        (place.parts, pci_functions.identity(place), *more) for place in places
+    )
 
 
 def take(*places: PciAddress, lease: str = LEASE) -> list[str]:
-    group = functions.group(places[0])
+    group = pci_functions.group(places[0])
     answers = binding.take(group, targets(*places), 1, 30_000, lease)
     return [CallResult(*answer).outcome for answer in answers]
 
@@ -63,10 +65,12 @@ def give_back(
     place: PciAddress = GPU, driver: str = "nouveau", override: str = ""
 ) -> CallResult:
     given = targets(place, more=(driver, override))
-    (answer,) = binding.give_back(functions.group(place), given, 1, 30_000, True, LEASE)
+    (answer,) = binding.give_back(
+        pci_functions.group(place), given, 1, 30_000, True, LEASE
+    )
     return CallResult(*answer)
 
 
 def make_vfs(count: int, place: PciAddress = NIC) -> CallResult:
-    identity = functions.identity(place)
+    identity = pci_functions.identity(place)
     return CallResult(*sriov.set_num_vfs(place.parts, identity, count, 1, 30_000))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, record
+from os_acc.privsep import binding, pci_functions, record
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
@@ -44,7 +44,7 @@ def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
 def take(kernel: FakeKernel, *addresses: str) -> list[CallResult]:
     targets = []
     for address in map(PciAddress.parse, addresses):
-        targets.append((address.parts, functions.identity(address)))
+        targets.append((address.parts, pci_functions.identity(address)))
     group = kernel.group(addresses[0])
     found = binding.take(group, tuple(targets), 1, 30_000, LEASE)
     return [CallResult(*each) for each in found]
@@ -52,7 +52,7 @@ def take(kernel: FakeKernel, *addresses: str) -> list[CallResult]:
 
 def take_on(kernel: FakeKernel, driver: str) -> CallResult:
     """Take the network card for a guest, on this driver."""
-    target = (PLACE.parts, functions.identity(PLACE), driver)
+    target = (PLACE.parts, pci_functions.identity(PLACE), driver)
     (found,) = binding.take(kernel.group(NIC), (target,), 1, 30_000, LEASE)
     return CallResult(*found)
 
@@ -105,16 +105,16 @@ def test_a_function_divided_while_another_one_is_taken_is_not_unbound(
     kernel, monkeypatch
 ):
     """Its driver may have needed seconds to release the function before."""
-    rebind = functions.rebind
+    rebind = pci_functions.rebind
 
     def slow(address, name):
         rebind(address, name)
         make_mdev(kernel)
 
-    monkeypatch.setattr(functions, "rebind", slow)
+    monkeypatch.setattr(pci_functions, "rebind", slow)
     first, second = take(kernel, AUDIO, GPU)
     assert (first, second.outcome) == (OK, Outcome.IN_PARTS)
-    assert functions.driver(PciAddress.parse(GPU)) == "nouveau"
+    assert pci_functions.driver(PciAddress.parse(GPU)) == "nouveau"
 
 
 def test_a_call_may_be_repeated_after_a_guest_has_made_vfs(kernel):
@@ -149,7 +149,7 @@ def test_no_function_is_taken_if_the_mediated_devices_are_unknown(kernel, monkey
 
 def test_a_variant_is_bound(kernel: FakeKernel) -> None:
     assert take_on(kernel, "acme-vfio-pci") == OK
-    assert functions.driver(PLACE) == "acme-vfio-pci"
+    assert pci_functions.driver(PLACE) == "acme-vfio-pci"
 
 
 @pytest.mark.parametrize("driver", ["acme", "nvidia", "vfiopci", "novfio"])
@@ -182,7 +182,7 @@ def test_a_function_stays_on_its_driver_until_it_is_given_back(
     before = kernel.writes()
     assert take_on(kernel, HOST_DRIVER) == OK
     assert record.exists(PLACE)
-    target = (PLACE.parts, functions.identity(PLACE), HOST_DRIVER, "")
+    target = (PLACE.parts, pci_functions.identity(PLACE), HOST_DRIVER, "")
     (found,) = binding.give_back(kernel.group(NIC), (target,), 1, 30_000, True, LEASE)
     assert CallResult(*found) == OK
     assert not record.exists(PLACE)

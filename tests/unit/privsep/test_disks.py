@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, record
+from os_acc.privsep import binding, pci_functions, record
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
@@ -79,7 +79,7 @@ def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
 
 
 def take(kernel: FakeKernel, *addresses: PciAddress) -> list[CallResult]:
-    targets = tuple((each.parts, functions.identity(each)) for each in addresses)
+    targets = tuple((each.parts, pci_functions.identity(each)) for each in addresses)
     group = kernel.group(addresses[0])
     found = binding.take(group, targets, 1, 30_000, LEASE)
     return [CallResult(*each) for each in found]
@@ -100,7 +100,7 @@ def test_a_disk_that_a_kernel_client_has_open_keeps_its_driver(
 ) -> None:
     kernel.claim(client_of)
     before = kernel.writes()
-    refused = CallResult(Outcome.IN_USE, errno.EBUSY, functions.DISK, disk)
+    refused = CallResult(Outcome.IN_USE, errno.EBUSY, pci_functions.DISK, disk)
     assert take(kernel, address)[0] == refused
     assert (kernel.writes(), kernel.lost()) == (before, ())
     assert not record.exists(address)
@@ -116,7 +116,7 @@ def test_no_function_is_changed_before_the_disks_of_all_are_claimed(
     before = kernel.writes()
     found = dict(zip(order, take(kernel, *order), strict=True))
     assert found[SECOND] == CallResult(
-        Outcome.IN_USE, errno.EBUSY, functions.DISK, "sdl"
+        Outcome.IN_USE, errno.EBUSY, pci_functions.DISK, "sdl"
     )
     assert found[HBA].outcome == Outcome.UNREACHED
     assert kernel.writes() == before
@@ -127,7 +127,7 @@ def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that comes in the middle of a call finds no disk to open."""
-    unbind, refused = functions.unbind, Path(kernel.root, "refused")
+    unbind, refused = pci_functions.unbind, Path(kernel.root, "refused")
 
     def claim_and_unbind(address: PciAddress) -> None:
         for name, number in (("sdk", "8:0"), ("sdl", "8:16")):
@@ -138,7 +138,7 @@ def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
                     file.write(f"{address.function} {name} {error.errno}\n")
         unbind(address)
 
-    monkeypatch.setattr(functions, "unbind", claim_and_unbind)
+    monkeypatch.setattr(pci_functions, "unbind", claim_and_unbind)
     assert take(kernel, HBA, SECOND) == [OK, OK]
     # The first disk has left when the second function is unbound.
     assert refused.read_text().splitlines() == [
@@ -157,12 +157,14 @@ def test_a_node_that_root_cannot_open_counts_as_in_use(
 
     monkeypatch.setattr(kernel, "open_disk", refuse)
     (found,) = take(kernel, DRIVE)
-    assert found == CallResult(Outcome.UNSURE, errno.EACCES, functions.DISK, "nvme1n1")
+    assert found == CallResult(
+        Outcome.UNSURE, errno.EACCES, pci_functions.DISK, "nvme1n1"
+    )
 
 
 def test_a_function_on_its_driver_is_not_touched(kernel: FakeKernel) -> None:
     """Its record is written; that needs no disk."""
-    functions.rebind(DRIVE, "vfio-pci")
+    pci_functions.rebind(DRIVE, "vfio-pci")
     assert take(kernel, DRIVE) == [OK]
 
 
@@ -170,9 +172,9 @@ def test_no_step_takes_a_disk_from_its_client(kernel: FakeKernel) -> None:
     kernel.claim("nvme1n1")
     before = kernel.writes()
     with pytest.raises(CallRefused):
-        functions.rebind(DRIVE, "vfio-pci")
+        pci_functions.rebind(DRIVE, "vfio-pci")
     with pytest.raises(CallRefused):
-        functions.unbind(DRIVE)
+        pci_functions.unbind(DRIVE)
     assert kernel.writes() == before
 
 
@@ -180,16 +182,16 @@ def test_a_release_keeps_a_disk_that_the_host_took_meanwhile(
     kernel: FakeKernel,
 ) -> None:
     """An operator bound the function to its driver before it was given back."""
-    functions.rebind(DRIVE, "vfio-pci")
+    pci_functions.rebind(DRIVE, "vfio-pci")
     assert take(kernel, DRIVE) == [OK]
-    functions.rebind(DRIVE, "nvme")
+    pci_functions.rebind(DRIVE, "nvme")
     kernel.claim("nvme1n1", "ZFS")
-    target = (DRIVE.parts, functions.identity(DRIVE), "vfio-pci", "vfio-pci")
+    target = (DRIVE.parts, pci_functions.identity(DRIVE), "vfio-pci", "vfio-pci")
     before = kernel.writes()
     (found,) = binding.give_back(
         kernel.group(str(DRIVE)), (target,), 2, 30_000, False, LEASE
     )
     assert CallResult(*found) == CallResult(
-        Outcome.IN_USE, errno.EBUSY, functions.DISK, "nvme1n1"
+        Outcome.IN_USE, errno.EBUSY, pci_functions.DISK, "nvme1n1"
     )
     assert (kernel.writes(), kernel.lost()) == (before, ())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, holders, kernel
+from os_acc.privsep import holders, kernel, pci_functions
 from os_acc.privsep.outcome import Outcome
 
 FPGA, DISK, GPU = "0000:5e:00.0", "0000:d9:00.0", "0000:17:00.0"
@@ -195,4 +195,4 @@ def test_no_more_than_a_few_are_named(bench):
 @pytest.mark.parametrize("address", ["0000:ff:00.0"])
 def test_nobody_holds_what_is_not_there(bench, address):
     assert holders.holders((parts(address),)) == (Outcome.OK, 0, ())
-    assert functions.identity(PciAddress.parse(address)) is None
+    assert pci_functions.identity(PciAddress.parse(address)) is None

@@ -19,7 +19,7 @@ import pytest
 from os_acc.objects.nvme import NvmeNamespace, ReadValue, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, record, worker
+from os_acc.privsep import pci_functions, record, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme import disks, erasing, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
@@ -232,12 +232,12 @@ def test_another_method_gets_the_disks_of_the_keeper(fake: FakeKernel) -> None:
 def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(
     fake: FakeKernel,
 ) -> None:
-    functions.rebind(DRIVE, "vfio-pci")
+    pci_functions.rebind(DRIVE, "vfio-pci")
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert not disks.has_keeper(DRIVE)
     fake.advance_sanitize(DRIVE, 1.0)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
-    assert functions.driver(DRIVE) == "vfio-pci"
+    assert pci_functions.driver(DRIVE) == "vfio-pci"
 
 
 def verify(

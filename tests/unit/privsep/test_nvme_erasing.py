@@ -14,7 +14,7 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import StepTarget, functions, worker
+from os_acc.privsep import StepTarget, pci_functions, worker
 from os_acc.privsep.nvme import disks, erasing, steps, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
@@ -434,8 +434,8 @@ def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
 def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         disks.mark(DRIVE)
-        functions.rebind(DRIVE, "vfio-pci")
-        functions.rebind(DRIVE, "nvme")
+        pci_functions.rebind(DRIVE, "vfio-pci")
+        pci_functions.rebind(DRIVE, "nvme")
         disks.unmark_unused(DRIVE)
         assert is_marked(fake, DRIVE)
         disks.mark(DRIVE)
@@ -445,7 +445,7 @@ def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> No
 
 def test_a_function_without_a_record_stays_on_its_driver(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
-        functions.rebind(DRIVE, "vfio-pci")
+        pci_functions.rebind(DRIVE, "vfio-pci")
         before = fake.writes()
         with pytest.raises(OSError, match="record") as caught:
             erasing.check(DRIVE, LEASE, FORMAT)
@@ -453,7 +453,7 @@ def test_a_function_without_a_record_stays_on_its_driver(tmp_path: Path) -> None
         assert fake.writes() == before
         put_on_record(DRIVE, LEASE)
         erasing.check(DRIVE, LEASE, FORMAT)
-        assert functions.driver(DRIVE) == "vfio-pci"
+        assert pci_functions.driver(DRIVE) == "vfio-pci"
 
 
 def test_a_drive_with_vfs_is_not_rebound_for_a_check(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_drive_with_vfs_is_not_rebound_for_a_check(tmp_path: Path) -> None:
     spec = HostSpec((dataclasses.replace(drive, sriov=sriov),))
     with FakeKernel.build(tmp_path, spec).installed() as fake:
         fake.write(fake.path("sys/bus/pci/devices", str(PF), "sriov_numvfs"), "2")
-        functions.unbind(PF)
+        pci_functions.unbind(PF)
         put_on_record(PF, LEASE)
         before = fake.writes()
         with pytest.raises(OSError, match="the drive has VFs"):

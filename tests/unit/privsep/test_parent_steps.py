@@ -17,7 +17,7 @@ import pytest
 
 from os_acc.helper import errors
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, functions, steps
+from os_acc.privsep import Step, pci_functions, vendor_steps
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import (
@@ -79,7 +79,7 @@ def call(
         members, parts = members or (device,), device.parts
     else:
         parts = device
-    named = tuple((each.parts, functions.identity(each)) for each in members)
+    named = tuple((each.parts, pci_functions.identity(each)) for each in members)
     epoch, lease = 100 - number, LEASES[number]
     return CallResult(*step(parts, named, (), epoch, milliseconds, lease, arguments))
 
@@ -97,7 +97,7 @@ def at_once(
 
 
 def users(pf: PciAddress = FIRST) -> int:
-    return int(functions.read(pf, vendor.USERS))
+    return int(pci_functions.read(pf, vendor.USERS))
 
 
 def locks(kernel: FakeKernel) -> set[str]:
@@ -146,7 +146,7 @@ def test_other_steps_do_not_wait_for_that_of_a_sibling(kernel, place):
         if place == "the VF":
             answer = call(vendor.set_node, vf(FIRST, 0), 1)
         else:
-            target = FIRST.parts, functions.identity(FIRST)
+            target = FIRST.parts, pci_functions.identity(FIRST)
             answer = CallResult(*vendor.users(target, 5_000, ()))
     assert answer.outcome == Outcome.OK
 
@@ -211,13 +211,13 @@ def test_devices_of_a_virtual_parent_share_its_lock(kernel):
     with held(kernel, "parent@mtty"):
         answer = call(vendor.describe_parent, slot, milliseconds=50)
     assert answer.outcome == Outcome.BUSY
-    assert steps.decode(call(vendor.describe_parent, slot).observed) == ("", ())
+    assert vendor_steps.decode(call(vendor.describe_parent, slot).observed) == ("", ())
 
 
 def test_a_step_knows_its_parent_and_its_siblings():
     every = tuple(str(vf(FIRST, index)) for index in range(4))
     of_vf = call(vendor.describe_parent, vf(FIRST, 1))
-    assert steps.decode(of_vf.observed) == (str(FIRST), every)
+    assert vendor_steps.decode(of_vf.observed) == (str(FIRST), every)
 
 
 def test_only_a_step_that_names_the_parent_makes_its_lock(kernel):
@@ -228,7 +228,7 @@ def test_only_a_step_that_names_the_parent_makes_its_lock(kernel):
 
 
 def test_a_call_for_a_missing_function_makes_no_lock(kernel):
-    identity = functions.identity(FIRST)
+    identity = pci_functions.identity(FIRST)
     target = (NOWHERE.parts, ((NOWHERE.parts, identity),), ())
     answer = vendor.add_users(*target, 1, 1_000, LEASES[0], (1, BRIEFLY))
     assert CallResult(*answer).outcome == Outcome.GONE

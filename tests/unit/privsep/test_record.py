@@ -11,7 +11,7 @@ import pytest
 
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, claims, functions, record, worker
+from os_acc.privsep import binding, claims, pci_functions, record, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
@@ -23,24 +23,24 @@ OK = CallResult(Outcome.OK)
 
 
 def targets(*places: PciAddress):
-    return tuple((place.parts, functions.identity(place)) for place in places)
+    return tuple((place.parts, pci_functions.identity(place)) for place in places)
 
 
 def take(lease: str = MINE, *places: PciAddress):
     places = places or (GPU, AUDIO)
-    group = functions.group(places[0])
+    group = pci_functions.group(places[0])
     return binding.take(group, targets(*places), 1, 30_000, lease)
 
 
 def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU, eraser=""):
     given = ((*targets(place)[0], driver, ""),)
-    group = functions.group(place)
+    group = pci_functions.group(place)
     (answer,) = binding.give_back(group, given, 1, 30_000, True, lease, eraser)
     return answer
 
 
 def reserve(lease: str = MINE, instead_of: str = "", use: str = "host", *, place=GPU):
-    group = functions.group(place)
+    group = pci_functions.group(place)
     (answer,) = claims.reserve(group, targets(place), 1, 30_000, lease, use, instead_of)
     return answer
 
@@ -76,7 +76,7 @@ def damaged(fake) -> str:
 def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     fake.write(fake.path("sys/bus/pci/devices", str(AUDIO), "driver_override"), "x-1")
     assert take() == (OK, OK)
-    identity = functions.identity(GPU)
+    identity = pci_functions.identity(GPU)
     assert record.read(GPU) == DeviceRecord(
         MINE, GPU, identity, "nouveau", "", FunctionUse.GUEST
     )
@@ -313,7 +313,7 @@ def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
 
 
 def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(fake):
-    group = functions.group(GPU)
+    group = pci_functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
     assert claims.claimed() == (
         (GPU.parts, MINE, "guest", "nouveau", "", "nvme", "", "", ""),
@@ -334,14 +334,14 @@ def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(
 
 
 def test_a_function_that_stays_with_the_host_is_recorded_with_its_eraser(fake):
-    group = functions.group(GPU)
+    group = pci_functions.group(GPU)
     given = (group, targets(GPU), 1, 30_000, MINE, "host", "", "nvme")
     assert claims.reserve(*given) == (OK,)
     assert record.read(GPU).eraser == "nvme"
 
 
 def test_a_lease_that_lacks_its_erasure_does_not_end_it(fake):
-    group = functions.group(GPU)
+    group = pci_functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
     assert give_back() == OK
     assert record.read(GPU).eraser == "nvme"
@@ -362,7 +362,7 @@ def test_a_function_is_recorded_when_it_is_given_back_if_it_was_not(fake):
 
 def owe(call, *arguments: object, releaser: str = "acme") -> CallResult:
     """Make a call for a lease whose plugin has to release its device."""
-    (answer,) = call(functions.group(GPU), *arguments, "", releaser)
+    (answer,) = call(pci_functions.group(GPU), *arguments, "", releaser)
     return CallResult(*answer)
 
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.privsep.outcome import CallResult, Outcome
 from tests.stress.hostile_client import RETURNED, connected
 from tests.unit.bitstreams.signing_keys import (
@@ -51,7 +51,7 @@ def trust(host: FpgaHost) -> Callable[..., Path]:
         for number, each in enumerate(found):
             name = f"{SIGNER}.pem" if number == 0 else f"authority-{number}.pem"
             (directory / name).write_bytes(each.public_bytes(Encoding.PEM))
-        Path(host.kernel.root, *permissions.PATH).write_text(
+        Path(host.kernel.root, *privileged_conf.PATH).write_text(
             f'[os_acc]\ndevice_spec = {{"address": "{CARD}"}}\n'
             f"state_path = {host.cache.parent}\n"
             f"[os_acc_bitstreams]\nsignature = {requires}\n"
@@ -168,7 +168,7 @@ def test_a_requirement_that_is_none_allows_nothing(host, trust, requires):
     trust(certificate(key("RSA-PSS")), requires=requires)
     assert host.program(signature=signature()).outcome == Outcome.DENIED
     assert host.kernel.writes() == []
-    assert permissions.current().mode is permissions.LimitMode.BROKEN
+    assert privileged_conf.current().mode is privileged_conf.LimitMode.BROKEN
 
 
 @pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1"])

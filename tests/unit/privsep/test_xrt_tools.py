@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from os_acc.bitstreams.options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
-from os_acc.privsep import permissions, xrt
+from os_acc.privsep import privileged_conf, xrt
 from os_acc.privsep.outcome import CallRefused
 from os_acc.testing.test_host import config_of
 
@@ -42,7 +42,7 @@ def missing(*names: str) -> tuple[int, str]:
 def configured(monkeypatch: pytest.MonkeyPatch) -> cfg.ConfigOpts:
     """Return an empty configuration, in the place of the helper's."""
     config = config_of()
-    monkeypatch.setattr(permissions.cfg, "CONF", config)
+    monkeypatch.setattr(privileged_conf.cfg, "CONF", config)
     return config
 
 

@@ -11,13 +11,13 @@ import pytest
 from os_acc import exception
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request_group import GroupPolicy
-from os_acc.profiles import expansion, parser
+from os_acc.profiles import expansion, validation
 from os_acc.scheduling import extra_specs
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, profile
 
 FOREVER = math.inf
-PROFILE = parser.read(profile())
-SMALL = parser.read({"name": "small", "groups": [{f"resources:{GPU}": "1"}]})
+PROFILE = validation.read(profile())
+SMALL = validation.read({"name": "small", "groups": [{f"resources:{GPU}": "1"}]})
 
 
 class TwoProfiles:

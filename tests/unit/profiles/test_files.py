@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from os_acc import deadlines, exception
-from os_acc.profiles import parser
+from os_acc.profiles import validation
 from os_acc.profiles.sources import ProfileFiles
 from tests.expected_errors import has, raises
 from tests.unit.profiles.profile_examples import FOREVER, profile, results
@@ -38,7 +38,7 @@ def test_a_profile_is_found_by_name_and_by_uuid(place):
     uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
     write(place, profile(uuid=uuid), profile("another"))
     catalogue = ProfileFiles(str(place))
-    assert catalogue.profile("fpga-dp1", FOREVER) == parser.read(profile(uuid=uuid))
+    assert catalogue.profile("fpga-dp1", FOREVER) == validation.read(profile(uuid=uuid))
     assert catalogue.profile(uuid, FOREVER).name == "fpga-dp1"
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from os_acc import exception
-from os_acc.profiles import expansion, parser
+from os_acc.profiles import expansion, validation
 from os_acc.profiles.flavors import SERVICE, Flavors
 from tests.expected_errors import has
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, GPU, profile
 
-PROPERTIES = expansion.properties(parser.read(profile()))
+PROPERTIES = expansion.properties(validation.read(profile()))
 PREFIX = "_fpga-dp1_"
 PLACE = "/compute/v2.1/flavors/7/os-extra_specs"
 

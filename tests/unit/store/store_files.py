@@ -16,8 +16,8 @@ import pytest
 
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import NameKind, PlacementName, PublishedNames
 from os_acc.store import Store, codec, schema
 from os_acc.testing import TestHost

@@ -13,8 +13,8 @@ from os_acc import exception
 from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.mdev import MdevType
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, snapshot
 from tests.expected_errors import has
 from tests.unit.store.store_files import set_epoch

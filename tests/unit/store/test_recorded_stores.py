@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, uuid_of
@@ -70,7 +70,7 @@ def test_the_devices_are_plugged_again_and_released(host: TestHost) -> None:
     for number in recorded_store.HELD:
         assert host.manager.unplug(instance(number)) == 1
     left = PciAddress.parse(recorded_store.LEFT)
-    operations.release_device(host.manager, left, None)
+    operator_actions.release_device(host.manager, left, None)
     acme.advance(host)
     for drive in (recorded_store.DRIVE, recorded_store.ERASED):
         assert DATA not in host.kernel.read_medium(drive, 1)

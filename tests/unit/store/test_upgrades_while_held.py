@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
@@ -251,7 +251,7 @@ def test_a_guest_that_is_newer_than_the_copy_keeps_its_device(
     assert not host.kernel.writes(before)
     # An operator ends the guest, and gives its device back.
     host.kernel.let_go(FREE_GPU)
-    operations.release_device(host.manager, PciAddress.parse(FREE_GPU), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(FREE_GPU), None)
     guests.end()
 
 

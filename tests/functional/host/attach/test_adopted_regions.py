@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, uuid_of
@@ -29,7 +29,7 @@ def adopt(host: TestHost, address: str) -> Lease:
     """Lose the records of the guest's device, and adopt it again."""
     lose(host)
     place = PciAddress.parse(address)
-    return operations.adopt_device(host.manager, place, uuid_of(1), None)
+    return operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import errno
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -139,7 +139,7 @@ def test_a_function_that_left_vfio_by_hand_keeps_the_card_unreset(make_bench, dr
     assert bench.drivers(GPU) == ["vfio-pci"]
     assert bench.lease_state() is LeaseState.QUARANTINED
     bench.bind(AUDIO, "vfio-pci")
-    operations.release_device(bench.manager, PciAddress.parse(GPU), None)
+    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
     assert resets(bench) == [GPU, GPU]
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
@@ -78,7 +78,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
     nic.kernel.write(f"{device}/driver_override", "vfio-pci")
     nic.kernel.write(f"{device}/driver/unbind", VFS[0])
     nic.kernel.write(f"{nic.root}/sys/bus/pci/drivers_probe", VFS[0])
-    operations.adopt_device(
+    operator_actions.adopt_device(
         nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
     )
     set_vfs(nic, 0)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.unit.store.store_files import execute, file_in, lose_store
@@ -43,7 +43,7 @@ def damage(host: TestHost, change: str = "'rubbish'") -> None:
 
 def release(host: TestHost, *, force: bool = False) -> None:
     address = PciAddress.parse(DRIVE)
-    operations.release_device(host.manager, address, None, force=force)
+    operator_actions.release_device(host.manager, address, None, force=force)
 
 
 def restart(host: TestHost, **options: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions
+from os_acc.privsep import claims, pci_functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
@@ -91,9 +91,9 @@ def test_a_plug_of_another_leases_device_quarantines_nothing(host):
     """No step of the plug has prepared the device: each one is refused."""
     selected, specs = request(host.provider(CARD))
     card = PciAddress.parse(CARD)
-    identity = functions.identity(card)
+    identity = pci_functions.identity(card)
     target = ((card.parts, identity),)
-    group = functions.group(card)
+    group = pci_functions.group(card)
     claims.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), selected, specs)
@@ -164,7 +164,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
     lose_store(host)
     limit_to(host, OTHER)
     assert "which the store has lost" in str(host.rejected(CARD))
-    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     assert vendor.Stepping.results == ["1", "0"]
     assert host.manager.store.leases() == ()
     assert records(host) == []
@@ -173,7 +173,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
 def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
     host.plug(1, CARD)
     lose_store(host)
-    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     assert vendor.Stepping.results == ["1", "0"]
     assert records(host) == []
 
@@ -187,8 +187,8 @@ def test_the_plugin_releases_a_device_that_was_adopted_after_a_loss(host, lost):
     else:
         execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
         host.restart()
-        operations.release_device(host.manager, card, None)
-    adopted = operations.adopt_device(host.manager, card, uuid_of(1), None)
+        operator_actions.release_device(host.manager, card, None)
+    adopted = operator_actions.adopt_device(host.manager, card, uuid_of(1), None)
     assert adopted.needs_release
     assert host.unplug(1) == 1
     assert vendor.Stepping.results == ["1", "0"]
@@ -232,7 +232,7 @@ def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
     mediated.restart()
     with pytest.raises(exception.DevicesUnreleased, match="acme"):
         mediated.manager.unplug(instance(1))
-    operations.release_device(mediated.manager, lease.slot, None, force=True)
+    operator_actions.release_device(mediated.manager, lease.slot, None, force=True)
     assert mediated.manager.store.leases() == ()
     assert records(mediated) == []
 

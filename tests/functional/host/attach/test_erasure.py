@@ -11,7 +11,7 @@ import time
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import erasure, operations
+from os_acc.attach import erasure, operator_actions
 from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
@@ -144,11 +144,11 @@ def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
     check_kept(host)
     assert reserved(host) == (1, 1)
     with pytest.raises(exception.PluginFailed):
-        operations.release_device(host.manager, PciAddress.parse(CARD), None)
+        operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     check_kept(host)
     monkeypatch.setattr(acme.Erases, "fault", None)
     acme.write_medium(host.root, CARD)
-    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     (lease,) = erasing(host)
     assert (lease.state, lease.erased, lease.reason) == (
         LeaseState.ERASING,
@@ -198,11 +198,13 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
     use(host)
     monkeypatch.setattr(acme.Erases, "fault", RuntimeError("worn out"))
     with pytest.raises(exception.Conflict, match="being erased"):
-        operations.release_device(
+        operator_actions.release_device(
             host.manager, PciAddress.parse(CARD), None, force=True
         )
     advance(host, 1)
-    operations.release_device(host.manager, PciAddress.parse(CARD), None, force=True)
+    operator_actions.release_device(
+        host.manager, PciAddress.parse(CARD), None, force=True
+    )
     assert erasing(host) == []
     host.plug(2, CARD)
 
@@ -227,8 +229,8 @@ def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
         assert lease.state is LeaseState.QUARANTINED
         assert "for 6 hours" in lease.reason
         with pytest.raises(exception.HostError):
-            operations.release_device(host.manager, address, None)
-    operations.release_device(host.manager, address, None, force=True)
+            operator_actions.release_device(host.manager, address, None)
+    operator_actions.release_device(host.manager, address, None, force=True)
     assert erasing(host) == []
 
 
@@ -243,7 +245,7 @@ def test_without_its_plugin_no_other_one_offers_the_device(host, install_plugins
     assert host.rejected(CARD).reason is RejectReason.NO_PLUGIN
     install_plugins(acme="tests.unit.acme:Erases")
     host.restart()
-    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     advance(host, acme.BLOCKS - 1)
     assert not acme.has_data(host.root, CARD)
     host.plug(2, CARD)

@@ -359,7 +359,9 @@ EXHAUSTED = [
 ]
 
 
-@pytest.mark.parametrize("error", [TRANSIENT[0], EXHAUSTED[0]], ids=["kind", "errno"])
+@pytest.mark.parametrize(
+    "error", [*TRANSIENT, *EXHAUSTED], ids=lambda each: type(each).__name__
+)
 def test_a_cause_that_can_pass_is_retried(bench, monkeypatch, error):
     with monkeypatch.context() as patched:
         fail_by(bench, patched, error)
@@ -370,9 +372,10 @@ def test_a_cause_that_can_pass_is_retried(bench, monkeypatch, error):
     assert bench.plugged(1) == []
 
 
-def test_any_other_cause_waits_for_the_operator(bench, monkeypatch):
+@pytest.mark.parametrize("error", LASTING, ids=lambda each: type(each).__name__)
+def test_any_other_cause_waits_for_the_operator(bench, monkeypatch, error):
     with monkeypatch.context() as patched:
-        fail_by(bench, patched, LASTING[0])
+        fail_by(bench, patched, error)
     before = bench.manager.store.leases()
     assert [lease.state for lease in before] == [LeaseState.QUARANTINED]
     assert bench.manager.retrier.retry() == []

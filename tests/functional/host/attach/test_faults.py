@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
@@ -136,7 +136,7 @@ def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
         bench.plug(2, GPU)
     with pytest.raises(exception.DeviceQuarantined, match=GPU):
         bench.manager.plug(instance(1), None, None)
-    operations.release_device(bench.manager, PciAddress.parse(GPU), None)
+    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
     assert bench.kernel.snapshot() == before
 
 
@@ -155,7 +155,7 @@ def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
     assert [name for name, _ in caught.value.unreleased] == [GPU]
     assert bench.lease_state() is LeaseState.QUARANTINED
     bench.kernel.lift()
-    operations.release_device(bench.manager, PciAddress.parse(GPU), None)
+    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
     assert bench.kernel.snapshot() == before
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import os_acc
 from os_acc import exception, requests
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.api import ProviderEntry
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.unit.invalid_values import NO_MAPPING, WRONG, is_told
@@ -264,8 +264,8 @@ def test_nothing_is_made_ready_that_is_not_recorded():
 def test_an_operator_names_a_device_by_its_address(api):
     for value, shown in [*VALUES, (GPU, GPU)]:
         for operate in (
-            operations.release_device,
-            functools.partial(operations.adopt_device, consumer=uuid_of(2)),
+            operator_actions.release_device,
+            functools.partial(operator_actions.adopt_device, consumer=uuid_of(2)),
         ):
             is_told(
                 lambda o=operate, v=value: o(api.manager, v, driver="nvme"),

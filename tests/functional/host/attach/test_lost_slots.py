@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, inspection
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.cmd import arguments, device_states
 from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
@@ -84,12 +84,12 @@ def faults(host: TestHost, kind: str = GPU_TYPE) -> dict[int, str]:
 
 def release(host: TestHost, kind: str = GPU_TYPE, *, force: bool = False) -> None:
     slot = arguments.device_address(f"{kind}/0")
-    operations.release_device(host.manager, slot, None, force=force)
+    operator_actions.release_device(host.manager, slot, None, force=force)
 
 
 def adopt(host: TestHost, number: int, kind: str = GPU_TYPE):
     slot = arguments.device_address(f"{kind}/0")
-    return operations.adopt_device(host.manager, slot, uuid_of(number), None)
+    return operator_actions.adopt_device(host.manager, slot, uuid_of(number), None)
 
 
 def lost(uuid: str) -> dict[int, str]:

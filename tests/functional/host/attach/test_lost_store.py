@@ -10,11 +10,11 @@ import os
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, record
+from os_acc.privsep import claims, pci_functions, record
 from os_acc.store.leases import Store, StoreDamaged
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import has
@@ -94,7 +94,7 @@ def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
     once_before(monkeypatch, host, nth)
     with pytest.raises((exception.NoDeviceAvailable, exception.DeviceGone)):
         host.manager.plug(instance(2), selected, specs)
-    assert functions.driver(at(GPU)) == "vfio-pci"
+    assert pci_functions.driver(at(GPU)) == "vfio-pci"
     assert record.read(at(GPU)) is not None
 
 
@@ -175,7 +175,7 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
     with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
         host.manager.plug(instance(3), selected, specs)
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
-    assert functions.driver(at(GPU)) == "nouveau"
+    assert pci_functions.driver(at(GPU)) == "nouveau"
 
 
 def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
@@ -201,7 +201,7 @@ def test_it_is_released_by_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     plug(host, 1, address, target)
     lose(host)
-    operations.release_device(host.manager, at(address), None)
+    operator_actions.release_device(host.manager, at(address), None)
     assert host.kernel.snapshot() == before
     assert claims.claimed() == ()
     plug(host, 2, address, target)
@@ -211,8 +211,8 @@ def test_a_driver_other_than_on_record_is_refused(host):
     host.plug(1, GPU)
     lose(host)
     with pytest.raises(exception.InvalidInput, match="recorded nouveau"):
-        operations.release_device(host.manager, at(GPU), "nvidia")
-    operations.release_device(host.manager, at(GPU), "nouveau")
+        operator_actions.release_device(host.manager, at(GPU), "nvidia")
+    operator_actions.release_device(host.manager, at(GPU), "nouveau")
 
 
 def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
@@ -220,9 +220,9 @@ def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
     host.plug(1, FPGA)
     lose(host)
     with pytest.raises(exception.InvalidInput) as caught:
-        operations.release_device(host.manager, at(FPGA), None)
+        operator_actions.release_device(host.manager, at(FPGA), None)
     assert "--driver" in caught.value.hint
-    operations.release_device(host.manager, at(FPGA), "vfio-pci")
+    operator_actions.release_device(host.manager, at(FPGA), "vfio-pci")
     assert host.drivers(FPGA) == ["vfio-pci"]
     assert {each.driver for each in before} >= {"vfio-pci"}
     host.plug(2, FPGA)
@@ -233,7 +233,7 @@ def test_it_is_adopted_with_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     plug(host, 1, address, target)
     lose(host)
-    lease = operations.adopt_device(host.manager, at(address), uuid_of(1), None)
+    lease = operator_actions.adopt_device(host.manager, at(address), uuid_of(1), None)
     assert record.read(at(address)).lease == lease.uuid
     assert host.plugged(1) == [address]
     assert host.unplug(1) == 1
@@ -247,11 +247,11 @@ def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
     host.kernel.hold(GPU)
     lose(host)
     with pytest.raises(exception.DeviceInUse, match="4711"):
-        operations.release_device(host.manager, at(GPU), None)
+        operator_actions.release_device(host.manager, at(GPU), None)
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert host.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
     host.kernel.let_go(GPU)
-    operations.release_device(host.manager, at(GPU), None)
+    operator_actions.release_device(host.manager, at(GPU), None)
     assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
@@ -259,7 +259,7 @@ def test_what_was_pulled_out_is_released_as_well(host):
     plug(host, 1, FPGA, "none")
     lose(host)
     spec = host.kernel.hot_unplug(FPGA)
-    operations.release_device(host.manager, at(FPGA), None)
+    operator_actions.release_device(host.manager, at(FPGA), None)
     assert claims.claimed() == ()
     host.kernel.hot_plug(spec)
     assert host.drivers(FPGA) == [None]
@@ -270,7 +270,7 @@ def test_what_the_configuration_names_no_more_can_be_released(host):
     host.plug(1, GPU)
     lose(host)
     host.restart(device_spec=[f'{{"address": "{DISK}"}}'])
-    operations.release_device(host.manager, at(GPU), None)
+    operator_actions.release_device(host.manager, at(GPU), None)
     assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
@@ -282,7 +282,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
         file.write("rubbish")
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     for address in (GPU, AUDIO):
-        operations.release_device(host.manager, at(address), None)
+        operator_actions.release_device(host.manager, at(address), None)
     host.plug(2, GPU)
 
 
@@ -292,7 +292,7 @@ def test_another_process_sees_what_was_released(host):
     assert host.rejected(FPGA)
     mine: Manager = host.manager
     other = host.restart()
-    operations.release_device(other, at(FPGA), None)
+    operator_actions.release_device(other, at(FPGA), None)
     host._manager = mine
     assert host.provider(FPGA)
 
@@ -347,8 +347,8 @@ def test_a_re_key_leaves_the_record_as_it_is(host):
 def test_no_lease_takes_what_the_helper_has_for_another(host):
     before, (selected, specs) = host.kernel.snapshot(), request(host.provider(GPU))
     claims.reserve(
-        functions.group(at(GPU)),
-        ((at(GPU).parts, functions.identity(at(GPU))),),
+        pci_functions.group(at(GPU)),
+        ((at(GPU).parts, pci_functions.identity(at(GPU))),),
         1,
         30_000,
         uuid_of(9),

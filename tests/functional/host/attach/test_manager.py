@@ -8,16 +8,15 @@ import copy
 import dataclasses
 import logging
 import threading
-from concurrent import futures
 from pathlib import Path
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations, verification
+from os_acc.attach import operator_actions, verification
 from os_acc.host import pci
 from os_acc.inventory import discovery
-from os_acc.objects.lease import LeaseState, PriorBinding
+from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request, uuid_of
 from tests.expected_errors import has
@@ -217,71 +216,6 @@ def test_attached_tells_the_entries_of_one_or_of_all(bench):
     assert bench.manager.attached(None) == {uuid_of(1): first, uuid_of(2): second}
 
 
-# -- concurrent calls --------------------------------------------------------
-
-
-def together(count, action):
-    with futures.ThreadPoolExecutor(count) as pool:
-        running = [pool.submit(action, number) for number in range(1, count + 1)]
-    return [each.exception() or each.result() for each in running]
-
-
-def test_eight_threads_get_four_vfs_each_of_them_once(make_bench):
-    bench = make_bench(device_spec=[FOUR_VFS])
-    bench.restart()
-    before = bench.kernel.snapshot()
-    selected, specs = request(bench.provider(NIC))
-    results = together(8, lambda n: bench.manager.plug(instance(n), selected, specs))
-    got = [each for each in results if isinstance(each, list)]
-    refused = [each for each in results if not isinstance(each, list)]
-    assert {type(each) for each in refused} <= {
-        exception.NoDeviceAvailable,
-        *exception.NoDeviceAvailable.__subclasses__(),
-    }
-    addresses = [entry["pci_id"] for entries in got for entry in entries]
-    assert sorted(addresses) == [f"0000:3b:02.{number}" for number in range(4)]
-    assert bench.drivers(*addresses) == ["vfio-pci"] * 4
-    assert sum(together(8, bench.unplug)) == 4
-    assert bench.kernel.snapshot() == before
-
-
-def test_threads_that_want_several_get_all_or_nothing(make_bench):
-    bench = make_bench(device_spec=[FOUR_VFS])
-    selected, specs = request(bench.provider(NIC), amount=3)
-    results = together(4, lambda n: bench.manager.plug(instance(n), selected, specs))
-    got = [len(each) for each in results if isinstance(each, list)]
-    assert got in ([3], [])
-    assert len(bench.manager.store.leases()) == sum(got)
-
-
-def test_one_request_in_several_threads_is_one_plug(bench):
-    selected, specs = request(bench.provider(GPU))
-    results = together(4, lambda _: bench.manager.plug(instance(1), selected, specs))
-    assert all(each == results[0] for each in results)
-    assert len(bench.manager.store.leases()) == 1
-
-
-def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
-    bench = make_bench(device_spec=[FOUR_VFS])
-    selected, specs = request(bench.provider(NIC))
-    rival = bench.manager
-    mine = bench.restart()
-    add, rivals = mine.store.add, iter(range(2, 4))
-
-    def after_a_rival(leases, seen):
-        for number in rivals:
-            rival.plug(instance(number), selected, specs)
-            break
-        return add(leases, seen)
-
-    monkeypatch.setattr(mine.store, "add", after_a_rival)
-    (entry,) = mine.plug(instance(1), selected, specs)
-    taken = {str(lease.address) for lease in mine.store.leases()}
-    assert len(taken) == 3
-    assert entry["pci_id"] in taken
-    assert all(each.state is LeaseState.HELD for each in mine.store.leases())
-
-
 def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
     make_bench, monkeypatch
 ):
@@ -322,8 +256,8 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
     ):
         bench.manager.plug(instance(1), None, None)
     fpga = PciAddress.parse(FPGA)
-    operations.release_device(bench.manager, fpga, None)
-    operations.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    operator_actions.release_device(bench.manager, fpga, None)
+    operator_actions.adopt_device(bench.manager, fpga, uuid_of(1), "")
     assert len(bench.manager.plug(instance(1), None, None)) == 2
     assert bench.unplug(1) == 2
 

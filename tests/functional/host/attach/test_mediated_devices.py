@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.cmd import arguments
 from os_acc.helper import client
 from os_acc.host import mdev
@@ -175,7 +175,7 @@ def test_an_operator_releases_one_from_quarantine(host):
         host.manager.unplug(instance(1))
     assert host.lease_state(1) is LeaseState.QUARANTINED
 
-    operations.release_device(
+    operator_actions.release_device(
         host.manager, arguments.device_address(f"{GPU}/nvidia-558/0"), None
     )
 
@@ -191,7 +191,7 @@ def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
 
     assert host.manager.store.damaged_claims() == (slot,)
     assert _free(host, name) == 1
-    operations.release_device(host.manager, slot, None)
+    operator_actions.release_device(host.manager, slot, None)
 
     # The mediated device itself is no longer known as ours, and stays.
     assert host.manager.store.damaged_claims() == ()

@@ -17,7 +17,7 @@ import pytest
 from os_acc import exception
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions
+from os_acc.privsep import claims, pci_functions
 from os_acc.privsep.kernel import COPIES
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance
 from tests.unit import acme
@@ -91,7 +91,7 @@ def test_root_reads_a_number_that_one_card_has(
     make_host: Callable[..., TestHost], numbers: tuple[int, ...], found: str
 ) -> None:
     with make_host(*numbers).kernel.installed():
-        assert functions.serial(PciAddress.parse(IDLE)) == found
+        assert pci_functions.serial(PciAddress.parse(IDLE)) == found
 
 
 def test_no_guest_gets_the_card_of_another(moved: TestHost) -> None:

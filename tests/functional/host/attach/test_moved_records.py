@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations, verification
+from os_acc.attach import operator_actions, verification
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, record
+from os_acc.privsep import claims, pci_functions, record
 from os_acc.privsep.kernel import COPIES
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 
@@ -35,7 +35,7 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
 
 
 def release(host: TestHost, address: str, driver: str | None = None) -> None:
-    operations.release_device(host.manager, PciAddress.parse(address), driver)
+    operator_actions.release_device(host.manager, PciAddress.parse(address), driver)
 
 
 def erase(host: TestHost) -> None:
@@ -325,7 +325,7 @@ def test_a_serial_number_that_the_driver_has_yet_to_read_is_none(
     (path,) = Path(host.kernel.path("sys/bus/pci/devices", DRIVE)).glob("nvme/*/serial")
     shown = path.read_text()
     path.write_text("(efault)\n")
-    assert functions.serial(drive) == ""
+    assert pci_functions.serial(drive) == ""
     scanned = host.manager.discover().host
     path.write_text(shown)
     assert scanned.function(drive).identity.drive == ""

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
@@ -177,7 +177,7 @@ def test_a_recorded_debt_survives_the_loss_of_the_store(host, upgrade):
     host.manager.plug(instance(1), None, None)
     upgrade(OLD)
     lose_store(host)
-    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     upgrade()
     check_erased(host)
 
@@ -209,7 +209,7 @@ def test_a_release_that_the_older_version_began_ends_with_the_erasure(
     upgrade()
     if not is_begun:
         assert the_lease(host).state is LeaseState.QUARANTINED
-        operations.release_device(host.manager, PciAddress.parse(CARD), None)
+        operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
     check_erased(host)
 
 

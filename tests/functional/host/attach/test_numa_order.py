@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, request, uuid_of
@@ -189,7 +189,7 @@ def test_an_adopted_device_is_allowed_until_a_policy_is_given(host):
     plug(host, REMOTE, cells=None, **PREFERRED)
     store = host.manager.store
     store.delete(store.leases())
-    operations.adopt_device(
+    operator_actions.adopt_device(
         host.manager, PciAddress.parse(REMOTE), uuid_of(1), "nouveau"
     )
     (entry,) = again(host, [0])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
@@ -40,7 +40,7 @@ def test_a_release_takes_no_device_of_another_node(
         host.kernel.reboot()
     drivers = host.drivers(str(DRIVE))
     with pytest.raises(exception.Conflict, match="leased by compute node node1"):
-        operations.release_device(other, DRIVE, None)
+        operator_actions.release_device(other, DRIVE, None)
     assert host.drivers(str(DRIVE)) == drivers
     assert host.plugged(1) == [str(DRIVE)]
 
@@ -49,13 +49,13 @@ def test_an_adoption_takes_no_device_of_another_node(
     host: TestHost, other: Manager
 ) -> None:
     with pytest.raises(exception.Conflict, match="leased by compute node node1"):
-        operations.adopt_device(other, DRIVE, uuid_of(2), None)
+        operator_actions.adopt_device(other, DRIVE, uuid_of(2), None)
 
 
 def test_a_device_of_a_node_that_exists_no_more_is_taken_by_force(
     host: TestHost, other: Manager
 ) -> None:
-    operations.release_device(other, DRIVE, None, force=True)
+    operator_actions.release_device(other, DRIVE, None, force=True)
     assert host.drivers(str(DRIVE)) == ["nvme"]
 
 
@@ -64,5 +64,5 @@ def test_a_node_releases_its_own_device_after_the_loss_of_its_store(
 ) -> None:
     Path(host.state_path, "os_acc.sqlite").unlink()
     host.restart()
-    operations.release_device(host.manager, DRIVE, None)
+    operator_actions.release_device(host.manager, DRIVE, None)
     assert host.drivers(str(DRIVE)) == ["nvme"]

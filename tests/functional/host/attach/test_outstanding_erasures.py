@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
@@ -47,7 +47,7 @@ def use(host: TestHost, **request: str) -> None:
 
 
 def release(host: TestHost, *, force: bool = False) -> None:
-    operations.release_device(host.manager, ADDRESS, None, force=force)
+    operator_actions.release_device(host.manager, ADDRESS, None, force=force)
 
 
 def erasing(host: TestHost) -> list[Lease]:
@@ -111,7 +111,9 @@ def test_an_adopted_card_owes_what_its_record_says(host, install_plugins):
     host.plug(1, CARD)
     install_plugins(rival=RIVAL)
     lose_store(host)
-    lease = operations.adopt_device(host.manager, ADDRESS, instance(1)["uuid"], None)
+    lease = operator_actions.adopt_device(
+        host.manager, ADDRESS, instance(1)["uuid"], None
+    )
     assert (lease.plugin, lease.needs_erase) == ("acme", True)
 
 

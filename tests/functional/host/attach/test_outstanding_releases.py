@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
@@ -87,7 +87,7 @@ def owner(host: TestHost, address: str) -> str:
 
 def release(host: TestHost, address: str = CARD, *, force: bool = False) -> None:
     """Do as ``os-acc device release``."""
-    operations.release_device(
+    operator_actions.release_device(
         host.manager, PciAddress.parse(address), None, force=force
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import TestHost, uuid_of
@@ -86,7 +86,7 @@ def lose(bench: TestHost) -> None:
 def adopt(bench: TestHost) -> None:
     lose(bench)
     place = PciAddress.parse(PCI_A)
-    operations.adopt_device(bench.manager, place, uuid_of(1), "")
+    operator_actions.adopt_device(bench.manager, place, uuid_of(1), "")
     assert PROGRAMMABLE not in traits(bench, PCI_B)
 
 

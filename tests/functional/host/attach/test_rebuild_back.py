@@ -63,7 +63,8 @@ def forget_images(host: TestHost) -> None:
         (host.images.path / f"{name}.json").unlink()
 
 
-@pytest.mark.parametrize(("target", "known"), [("VM", False), ("host", True)])
+@pytest.mark.parametrize("target", ["VM", "host"])
+@pytest.mark.parametrize("known", [True, False])
 def test_back_to_a_plain_image_after_a_kill_keeps_the_contents(
     fpgas, images, target, known
 ):

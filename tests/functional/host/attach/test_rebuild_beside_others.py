@@ -45,16 +45,9 @@ def by_id(host: TestHost, number: int, function: str) -> list[Any]:
     return host.plug(number, PF, function_id=function)
 
 
-@pytest.mark.parametrize(
-    ("restart", "way", "function"),
-    [
-        (False, as_it_is, GZIP),
-        (True, by_id, GZIP),
-        (False, by_id, CRYPTO),
-        (False, by_trait, GZIP),
-        (True, by_trait, CRYPTO),
-    ],
-)
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("way", [as_it_is, by_id, by_trait])
+@pytest.mark.parametrize("function", [GZIP, CRYPTO])
 def test_a_region_of_a_rebuild_that_was_killed_is_not_given_to_another_guest(
     two_functions, images, restart, way, function
 ):

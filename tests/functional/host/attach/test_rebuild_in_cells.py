@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -64,9 +65,7 @@ def plug_both(host: TestHost, image: str, **requested: str) -> list[dict[str, An
     return host.manager.plug(instance(1) | {"image_id": image}, selected, specs)
 
 
-@pytest.mark.parametrize(
-    "order", [("image", "cells"), ("cells", "image"), ("both", "image", "cells")]
-)
+@pytest.mark.parametrize("order", [*itertools.permutations(["image", "cells", "both"])])
 def test_image_and_cells_are_applied_in_each_order(host, images, order):
     first, region = plug_both(host, images[GZIP])
     assert first["pci_id"] == FAR

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.cmd.checks import CheckContext, devices
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Units
@@ -105,7 +105,7 @@ def change_options(host: TestHost) -> None:
 
 
 def release(host: TestHost) -> None:
-    operations.release_device(host.manager, PciAddress.parse(DRIVE), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(DRIVE), None)
 
 
 @pytest.mark.parametrize("change", [exchange, change_options, release])

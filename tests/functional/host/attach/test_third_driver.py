@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import permissions
+from os_acc.privsep import privileged_conf
 from os_acc.testing import (
     DriverSpec,
     FakeKernel,
@@ -42,7 +42,7 @@ def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def limit(bench: TestHost, *addresses: str) -> None:
         if request.param:
-            path = Path(bench.root, *permissions.PATH)
+            path = Path(bench.root, *privileged_conf.PATH)
             path.parent.mkdir(parents=True, exist_ok=True)
             named = [f'device_spec = {{"address": "{each}"}}' for each in addresses]
             state = f"state_path = {bench.state_path}"
@@ -167,7 +167,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, ours)
-    operations.release_device(contested.manager, PciAddress.parse(GPU), None)
+    operator_actions.release_device(contested.manager, PciAddress.parse(GPU), None)
     assert since(contested.kernel, GPU, had) == (VFIO, OURS)
     assert contested.kernel.snapshot() == before
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
@@ -249,7 +249,7 @@ def test_a_lease_stays_when_a_managed_caller_comes(host: TestHost) -> None:
 
 def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
     host.bind(VF, MLX5)
-    lease = operations.adopt_device(
+    lease = operator_actions.adopt_device(
         host.manager, place(VF), instance(1)["uuid"], "mlx5_core"
     )
     assert (lease.driver, lease.state) == (MLX5, LeaseState.HELD)

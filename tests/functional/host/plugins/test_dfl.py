@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins.dfl import DflPlugin
@@ -85,7 +85,7 @@ def test_a_card_that_was_adopted_stays_a_provider(fpgas):
     fpgas.bind(CARD, "vfio-pci")
     assert fpgas.rejected(CARD).reason is RejectReason.UNKNOWN_STATE
     place = PciAddress.parse(CARD)
-    operations.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
+    operator_actions.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
     provider = fpgas.provider(CARD)
     assert provider.device.resource_class == "CUSTOM_ACCELERATOR_FPGA"
     assert provider.device.region is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.cmd import arguments
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState
@@ -170,7 +170,7 @@ def test_an_owed_slot_is_in_no_allocation_of_another_guest(vendors, replace):
 
     replace(host, "Vendor")
     slot = arguments.device_address(f"{TYPES[0]}/0")
-    operations.release_device(host.manager, slot, None)
+    operator_actions.release_device(host.manager, slot, None)
     assert {each.plugin for each in host.manager.store.leases()} == {"mdev"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, uuid_of
@@ -72,13 +72,13 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
 
 def release(host: TestHost) -> None:
     """Do as ``os-acc device release``."""
-    operations.release_device(host.manager, PciAddress.parse(VFS[0]), None)
+    operator_actions.release_device(host.manager, PciAddress.parse(VFS[0]), None)
 
 
 def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
     host.plug(1, VFS[0])
     lose_store(host)
-    adopted = operations.adopt_device(
+    adopted = operator_actions.adopt_device(
         host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
     )
     assert (adopted.handle.vgpu_type, adopted.driver) == (HALF, "nvidia")

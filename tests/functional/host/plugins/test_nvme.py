@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.cmd.checks import CheckContext, devices, helpers
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, functions, permissions
+from os_acc.privsep import claims, pci_functions, privileged_conf
 from os_acc.privsep.nvme import disks, survey
 from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -254,14 +254,14 @@ def test_the_mark_is_made_before_the_disk_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with host_with_vfs(tmp_path) as host:
-        rebind, looks = functions.rebind, host.directory / "looks"
+        rebind, looks = pci_functions.rebind, host.directory / "looks"
 
         def looked_at(address: PciAddress, name: str) -> None:
             with looks.open("a") as file:
                 file.write(f"{name} {is_marked(host, str(address))}\n")
             rebind(address, name)
 
-        monkeypatch.setattr(functions, "rebind", looked_at)
+        monkeypatch.setattr(pci_functions, "rebind", looked_at)
         host.plug(1, PF)
         assert looks.read_text().splitlines() == ["nvme True", "vfio-pci True"]
 
@@ -283,7 +283,7 @@ def test_a_check_that_is_killed_leaves_nothing(
 ) -> None:
     with host_with_vfs(tmp_path) as host:
         if is_limited:
-            limits = Path(host.root, *permissions.PATH)
+            limits = Path(host.root, *privileged_conf.PATH)
             limits.parent.mkdir(parents=True)
             limits.write_text(f"[os_acc]\ndevice_spec = {TWO_VFS[0]}\n")
         host.restart()
@@ -391,7 +391,9 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
         host.plug(2, DRIVE)
     host.kernel.hot_unplug(DRIVE)
     host.kernel.hot_plug(old)
-    operations.release_device(host.manager, PciAddress.parse(DRIVE), None, force=False)
+    operator_actions.release_device(
+        host.manager, PciAddress.parse(DRIVE), None, force=False
+    )
     advance(host)
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)

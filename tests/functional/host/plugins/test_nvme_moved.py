@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
@@ -122,7 +122,7 @@ def test_a_lost_store_and_a_reboot_lose_no_erasure(
         assert data_at(host, place) == [guest]
     for place in PLACES[shifted:][:4]:
         if host.manager.store.lease_of(PciAddress.parse(place)) is None:
-            operations.release_device(host.manager, PciAddress.parse(place), None)
+            operator_actions.release_device(host.manager, PciAddress.parse(place), None)
     for guest in GUESTS:
         host.unplug(guest)
     advance(host)
@@ -148,7 +148,7 @@ def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> N
     reboot(host)
     for guest, place in zip(GUESTS, PLACES[1:], strict=True):
         with pytest.raises(exception.Conflict):
-            operations.adopt_device(
+            operator_actions.adopt_device(
                 host.manager, PciAddress.parse(place), uuid_of(guest), "nvme"
             )
         host.unplug(guest)
@@ -169,17 +169,17 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     host.options["enabled_plugins"] = ["pci"]
     host.restart()
     if how == "adopt":
-        operations.adopt_device(host.manager, place, uuid_of(1), None)
+        operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
         with pytest.raises(exception.DevicesUnreleased):
             host.unplug(1)
     else:
         with pytest.raises(exception.OsAccError):
-            operations.release_device(host.manager, place, "nvme")
+            operator_actions.release_device(host.manager, place, "nvme")
     host.options["enabled_plugins"] = ["nvme", "pci"]
     host.restart()
     check_new_guests(host)
     assert data_at(host, PLACES[0]) == [1]
-    operations.release_device(host.manager, place, None)
+    operator_actions.release_device(host.manager, place, None)
     advance(host)
     assert data_at(host, PLACES[0]) == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import erasure, operations
+from os_acc.attach import erasure, operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, record
@@ -85,10 +85,10 @@ def test_a_release_continues_an_operation_that_goes_on(
 ) -> None:
     stall(host, monkeypatch)
     with pytest.raises(exception.HostStepFailed, match=STALLED):
-        operations.release_device(host.manager, ADDRESS, None)
+        operator_actions.release_device(host.manager, ADDRESS, None)
     assert lease(host).state is LeaseState.QUARANTINED
     host.kernel.advance_sanitize(DRIVE, 0.75)
-    operations.release_device(host.manager, ADDRESS, None)
+    operator_actions.release_device(host.manager, ADDRESS, None)
     assert lease(host).state is LeaseState.ERASING
     host.kernel.advance_sanitize(DRIVE, 1.0)
     advance(host)
@@ -99,9 +99,9 @@ def test_a_drive_that_stands_still_can_be_given_up(
     host: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(exception.Conflict, match="is being erased"):
-        operations.release_device(host.manager, ADDRESS, None, force=True)
+        operator_actions.release_device(host.manager, ADDRESS, None, force=True)
     stall(host, monkeypatch)
-    operations.release_device(host.manager, ADDRESS, None, force=True)
+    operator_actions.release_device(host.manager, ADDRESS, None, force=True)
     assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     # It does no I/O before the operation has ended.
     with pytest.raises(exception.HostStepFailed, match="sanitize operation is running"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations, verification
+from os_acc.attach import operator_actions, verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -78,7 +78,7 @@ def test_the_vgpu_of_another_tool_is_in_use_and_not_unknown(
 
 def test_a_vf_that_is_no_vgpu_is_not_released(registered: TestHost) -> None:
     with pytest.raises(exception.NotFound, match="not prepared for a guest"):
-        operations.release_device(registered.manager, PLACE, None)
+        operator_actions.release_device(registered.manager, PLACE, None)
 
 
 def test_the_record_of_a_guest_stays_while_its_driver_may_offer_the_vf(
@@ -101,6 +101,6 @@ def test_a_guest_keeps_a_vgpu_that_has_no_vfio_dev(registered: TestHost) -> None
     (lease,) = registered.manager.store.leases()
     assert (lease.state, lease.handle.vgpu_type) == (LeaseState.HELD, HALF)
     lose_store(registered)
-    operations.release_device(registered.manager, PLACE, None)
+    operator_actions.release_device(registered.manager, PLACE, None)
     assert type_of(registered, VFS[0]) == 0
     assert not list(Path(registered.root, "run/os_acc").glob("*.vgpu"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations, verification
+from os_acc.attach import operator_actions, verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -60,7 +60,7 @@ def is_offered(host: TestHost, address: str) -> bool:
 
 
 def release(host: TestHost, driver: str | None = None, *, force: bool = False) -> None:
-    operations.release_device(host.manager, PLACE, driver, force=force)
+    operator_actions.release_device(host.manager, PLACE, driver, force=force)
 
 
 @pytest.mark.parametrize("named", [NAMED[0], PLAIN], ids=["stays", "plain"])
@@ -98,7 +98,9 @@ def test_a_guest_keeps_its_function_when_all_records_are_lost(host: TestHost) ->
     host.remove_records()
     host.restart()
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
-    lease = operations.adopt_device(host.manager, PLACE, instance(1)["uuid"], None)
+    lease = operator_actions.adopt_device(
+        host.manager, PLACE, instance(1)["uuid"], None
+    )
     assert (lease.driver, lease.state) == (DRIVER, LeaseState.HELD)
     (entry,) = host.manager.plug(instance(1), None, None)
     assert entry["vfio_driver"] == DRIVER
@@ -172,7 +174,7 @@ def test_one_that_is_back_on_its_driver_by_hand_did_not_stay(tmp_path: Path) -> 
         lose_store(host)
         host.restart()
         place = PciAddress.parse(function.address)
-        lease = operations.adopt_device(host.manager, place, uuid_of(1), None)
+        lease = operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
         assert lease.driver == "vfio-pci"
         host.manager.plug(instance(1), None, None)
         assert host.drivers(function.address) == ["vfio-pci"]

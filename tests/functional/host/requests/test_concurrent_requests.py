@@ -9,6 +9,7 @@ its behaviour.
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
 from concurrent import futures
 
@@ -16,16 +17,19 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import RequestAction, RequestState
-from os_acc.testing import uuid_of
+from os_acc.testing import instance, uuid_of
+from tests.expected_errors import has
 from tests.functional.host.requests.request_states import (
     FPGA,
     GPU,
+    GPUS,
     NO_REQUEST,
     bind,
     binding,
     states,
 )
 from tests.unit.forked_processes import Child
+from tests.unit.placement.nova_side import Nova
 from tests.unit.store.store_files import execute, file_in
 
 
@@ -253,6 +257,16 @@ def test_who_still_has_something_is_named_and_nobody_else(bench, book):
     assert uuid_of(2) not in error.value.message
 
 
+def test_what_a_bind_leaves_in_quarantine_is_reserved_at_once(bench, book, one):
+    nova, gpu = Nova(), bench.provider(GPU)
+    bench.kernel.fail(GPU, "drivers_probe", times=None)
+    with pytest.raises(exception.HostError):
+        bind(bench, book, one)
+    assert states(book) == [RequestState.UNBIND_FAILED]
+    nova.cycle(bench.manager.update_provider_tree)
+    assert nova.units(gpu.uuid) == {GPUS: (1, 1)}
+
+
 def test_requests_are_bound_together_or_none_has_anything(bench, book):
     """Cyborg: the third of three fails, the first two stay bound."""
     first, second = book.create("two")
@@ -307,3 +321,18 @@ def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book
     with pytest.raises(exception.NotFound, check=NO_REQUEST, match=uuid_of(7)):
         book.bind(asked)
     assert states(book) == [RequestState.INITIAL]
+
+
+def test_vfio_is_needed_where_a_guest_is_given_something(bench, book):
+    (second,) = book.create("reserved")
+    (one,) = book.create("one")
+
+    shutil.rmtree(bench.kernel.path("sys/bus/pci/drivers/vfio-pci"))
+    (bound,) = book.bind({second.uuid: binding(bench, FPGA)})
+    assert bound.state is RequestState.BOUND
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["attach_handle_type"] == "NONE"
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.VFIO)
+    ):
+        bind(bench, book, one, number=2)

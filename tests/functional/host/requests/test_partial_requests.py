@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, uuid_of
@@ -77,7 +77,7 @@ def test_a_part_that_an_operator_releases_leaves_the_rest_whole(bench, book, bot
         for lease in bench.manager.store.leases()
         if lease.state is LeaseState.QUARANTINED
     )
-    operations.release_device(bench.manager, waiting.address, None)
+    operator_actions.release_device(bench.manager, waiting.address, None)
     assert states(book) == [RequestState.BOUND, RequestState.UNBOUND]
     is_whole(bench, book, first)
 
@@ -330,5 +330,5 @@ def test_what_waits_in_quarantine_of_before_is_no_part_of_what_is_bound_since(
     book.bind({third.uuid: binding(bench, GPU), fourth.uuid: binding(bench, FPGA)})
     assert book.unbind([fourth.uuid]) == 1
     is_whole(bench, book, third)
-    operations.release_device(bench.manager, waiting.address, None)
+    operator_actions.release_device(bench.manager, waiting.address, None)
     is_whole(bench, book, third)

@@ -373,8 +373,8 @@ def check_unheld(group_number: int | None) -> None:
 def reset(address: PciAddress) -> None:
     """Reset a function, so that it leaves no data for the next user.
 
-    Without a reset method, either the operator allowed the device explicitly, or the
-    first function of its bus was reset before, and this one with it.
+    A function without a reset method is left as it is: either the operator allowed
+    that, or the reset of the first function of its bus has reset this one as well.
     """
     if resets_with_bus(address):
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.profiles import parser
+from os_acc.profiles import validation
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, of_group, profile
 
 # The profile in Cyborg's documentation, "User Requests".
@@ -29,7 +29,7 @@ DOCUMENTED = {
 
 
 def test_the_profile_of_the_documentation_is_read():
-    read = parser.read(DOCUMENTED)
+    read = validation.read(DOCUMENTED)
     assert (read.name, read.uuid) == ("fpga-dp1", DOCUMENTED["uuid"])
     (group,) = read.groups
     assert group.request.resources == (("FPGA", 1),)
@@ -38,7 +38,7 @@ def test_the_profile_of_the_documentation_is_read():
 
 
 def test_groups_keep_their_order_and_are_called_as_nova_calls_them():
-    read = parser.read(profile())
+    read = validation.read(profile())
     assert [group.index for group in read.groups] == [0, 1]
     assert [group.request.suffix for group in read.groups] == [
         "device_profile_0",
@@ -51,9 +51,9 @@ def test_groups_keep_their_order_and_are_called_as_nova_calls_them():
 
 
 def test_one_without_a_uuid_has_the_same_one_every_time():
-    first, again = parser.read(profile()), parser.read(profile())
+    first, again = validation.read(profile()), validation.read(profile())
     assert first.uuid == again.uuid
-    assert first.uuid != parser.read(profile("another")).uuid
+    assert first.uuid != validation.read(profile("another")).uuid
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_one_without_a_uuid_has_the_same_one_every_time():
 )
 def test_what_is_no_profile_is_refused_by_name(wrong, excerpt):
     with pytest.raises(exception.InvalidProfile) as caught:
-        parser.read(wrong)
+        validation.read(wrong)
     assert excerpt in str(caught.value)
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_profile_is_refused_by_name(wrong, excerpt):
 )
 def test_what_no_group_can_ask_for_is_refused_by_name(group, excerpt):
     with pytest.raises(exception.InvalidProfile) as caught:
-        parser.read({"name": "one", "groups": [group]})
+        validation.read({"name": "one", "groups": [group]})
     assert excerpt in str(caught.value)
     assert "device profile one, group 0" in str(caught.value)
 
@@ -127,7 +127,7 @@ def test_what_no_group_can_ask_for_is_refused_by_name(group, excerpt):
 def test_a_group_asks_for_one_class_as_one_provider_serves_it(amount):
     group = {f"resources:{GPU}": "1", f"resources:{FPGA}": amount}
     with pytest.raises(exception.InvalidProfile) as caught:
-        parser.read({"name": "one", "groups": [group]})
+        validation.read({"name": "one", "groups": [group]})
     both = f"resources:{FPGA} and resources:{GPU}"
     assert f"device profile one, group 0 requests {both}" in str(caught.value)
     assert caught.value.hint == "split it into 2 groups"
@@ -135,7 +135,7 @@ def test_a_group_asks_for_one_class_as_one_provider_serves_it(amount):
 
 @pytest.mark.parametrize("name", ["FPGA", "PGPU", "VGPU", "CUSTOM_NIC"])
 def test_a_profile_asks_for_what_cyborg_has_too(name):
-    read = parser.read(of_group(**{f"resources__{name}": 1}))
+    read = validation.read(of_group(**{f"resources__{name}": 1}))
     assert read.groups[0].request.resources == ((name, 1),)
 
 
@@ -143,11 +143,11 @@ def test_a_profile_asks_for_what_cyborg_has_too(name):
 def test_a_profile_of_more_requests_than_anybody_serves_is_refused(amounts):
     groups = [{"resources:FPGA": amount} for amount in amounts]
     with pytest.raises(exception.InvalidProfile) as caught:
-        parser.read({"name": "one", "groups": groups})
+        validation.read({"name": "one", "groups": groups})
     assert f"one requests {sum(amounts)} accelerators" in str(caught.value)
     assert "at most 256" in caught.value.hint
 
 
 def test_a_profile_of_256_accelerators_is_read():
     groups = [{"resources:FPGA": 128}, {"resources:FPGA": 128}]
-    assert parser.read({"name": "one", "groups": groups}).accelerators == 256
+    assert validation.read({"name": "one", "groups": groups}).accelerators == 256

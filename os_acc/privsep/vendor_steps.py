@@ -21,10 +21,10 @@ from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     claims,
-    functions,
     locks,
     mdev,
-    permissions,
+    pci_functions,
+    privileged_conf,
     record,
     request,
     worker,
@@ -132,7 +132,7 @@ def entry_point(
         if isinstance(call.device, MdevSlot):
             locks.check_parent(call.device.type.parent)
         present = (*call.members, *call.other_cards)
-        functions.check_exists(*(each.address for each in present))
+        pci_functions.check_exists(*(each.address for each in present))
 
         def job(_index: int) -> CallResult:
             with _unchanged(present):
@@ -160,14 +160,14 @@ def health_entry_point(
     def serve(call: HealthRequest) -> CallResult:
         request.require(parameters.accept(call.arguments))
         address = call.function.address
-        functions.check_exists(address)
+        pci_functions.check_exists(address)
 
         def job(_index: int) -> CallResult:
             with _unchanged((call.function,)):
                 claims.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
-                root = permissions.last_read()
-                root.check_allows(address, *functions.vfs(address))
+                root = privileged_conf.last_read()
+                root.check_allows(address, *pci_functions.vfs(address))
                 target = StepTarget("", address, (address,))
                 return _result(function, target, call.arguments)
 
@@ -201,12 +201,12 @@ def _unchanged(present: Sequence[BindTarget]) -> Iterator[None]:
     A replacement of the device may have received the writes.
     """
     for each in present:
-        functions.check_identity(each.address, each.identity)
+        pci_functions.check_identity(each.address, each.identity)
     try:
         yield
     finally:
         for each in present:
-            functions.check_identity(each.address, each.identity)
+            pci_functions.check_identity(each.address, each.identity)
 
 
 def _check_claims(call: StepRequest) -> None:
@@ -226,18 +226,18 @@ def _check_permission(call: StepRequest) -> None:
     """
     if call.purpose is StepPurpose.RETURN and _is_recorded(call):
         return
-    root = permissions.last_read()
+    root = privileged_conf.last_read()
     if isinstance(call.device, MdevSlot):
         is_allowed = root.allows_mdev(call.device.type)
     else:
         places = call.target.functions
         is_allowed = not any(root.denies_lease(each, places) for each in places)
         is_allowed = is_allowed and all(
-            root.allows(each.address, *functions.vfs(each.address))
+            root.allows(each.address, *pci_functions.vfs(each.address))
             for each in call.other_cards
         )
     if not is_allowed:
-        raise permissions.denied()
+        raise privileged_conf.denied()
     if call.purpose is StepPurpose.PREPARE and call.releaser:
         _record(call)
 

@@ -14,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import kernel, pci_functions, worker
 from os_acc.privsep import locks as lock_files
 from os_acc.store import database, locks, state_files
 from os_acc.testing import TestHost, instance, uuid_of
@@ -116,7 +116,7 @@ def test_memory_within_the_child_of_the_helper(bench, before, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(functions, "is_bridge", exhausted)
+        patch.setattr(pci_functions, "is_bridge", exhausted)
         with pytest.raises(exception.DevicesUnreleased) as caught:
             bench.unplug(1)
     ((_, error),) = caught.value.unreleased
@@ -139,8 +139,9 @@ def test_an_attribute_that_the_helper_reads(bench, before, refuse):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_function_that_the_service_opens(bench, before, refuse):
-    once = refuse(pci, "open", errno.ENFILE, GPU)
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_function_that_the_service_opens(bench, before, refuse, error):
+    once = refuse(pci, "open", error, GPU)
     check_passes(bench, before)
     assert once.struck
 
@@ -159,9 +160,10 @@ def test_a_file_that_the_service_reads(bench, before, refuse, number):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_lock_of_the_service(bench, before, monkeypatch):
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_lock_of_the_service(bench, before, monkeypatch, error):
     real = locks._is_named
-    calls = [errno.EMFILE]
+    calls = [error]
 
     def named(lock, path):
         if calls:

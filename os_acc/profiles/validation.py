@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Parser of device profiles in JSON or YAML.
+"""The validation of device profiles, as read from JSON or YAML.
 
 It accepts what Cyborg's API accepts (``device_profiles`` of its API reference), with
 stricter rules: Cyborg does not validate ``accel:`` keys, and ignores unknown ones.

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.objects import naming
+from os_acc.objects import provider_names
 from os_acc.objects.pci import PciAddress, PciIdentity
 
 PLACE = PciAddress.parse("0000:3b:00.1")
 CARD = PciIdentity(0x8086, 0x0B2B, 0, 0, 0, "")
-KEY = naming.key(CARD, PLACE)
+KEY = provider_names.key(CARD, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -31,38 +31,41 @@ KEY = naming.key(CARD, PLACE)
 )
 def test_a_device_is_named_by_its_serial_number_or_its_place(serial, place, key):
     identity = PciIdentity(0x8086, 0x1592, 0, 0, 0, serial)
-    assert naming.key(identity, PciAddress.parse(place)) == key
+    assert provider_names.key(identity, PciAddress.parse(place)) == key
 
 
 def test_where_the_serial_number_is_not_its_own_the_place_names_it():
     of_all = dataclasses.replace(CARD, serial="0")
-    assert naming.key_of_place(of_all, PLACE) == KEY
+    assert provider_names.key_of_place(of_all, PLACE) == KEY
 
 
 def test_a_card_is_never_called_as_its_only_region_is():
-    region, card = naming.of_device("node1", KEY), naming.of_card("node1", KEY)
+    region, card = (
+        provider_names.of_device("node1", KEY),
+        provider_names.of_card("node1", KEY),
+    )
     assert region == "node1_accel_8086_0b2b_0000_3b_00_1"
     assert card == "node1_accel_card_8086_0b2b_0000_3b_00_1"
-    assert naming.uuid_of(region) != naming.uuid_of(card)
+    assert provider_names.uuid_of(region) != provider_names.uuid_of(card)
 
 
 def test_the_uuid_of_a_name_never_changes():
     """Allocations refer to it, and the store may be lost."""
     name = "node1_accel_8086_0b2b_0000_3b_00_1"
-    assert naming.uuid_of(name) == "19f0dead-f544-5e77-a15d-95599505e131"
+    assert provider_names.uuid_of(name) == "19f0dead-f544-5e77-a15d-95599505e131"
 
 
-@pytest.mark.parametrize("make", [naming.of_device, naming.of_card])
+@pytest.mark.parametrize("make", [provider_names.of_device, provider_names.of_card])
 def test_name_and_uuid_together_prove_a_provider_ours(make):
     name = make("node1", KEY)
-    assert naming.is_ours("node1", name, naming.uuid_of(name))
-    assert not naming.is_ours("node1", name, naming.uuid_of("another"))
-    assert not naming.is_ours("node2", name, naming.uuid_of(name))
+    assert provider_names.is_ours("node1", name, provider_names.uuid_of(name))
+    assert not provider_names.is_ours("node1", name, provider_names.uuid_of("another"))
+    assert not provider_names.is_ours("node2", name, provider_names.uuid_of(name))
 
 
 def test_a_provider_of_novas_is_not_ours():
     name = "node1_pci_0000_3b_00_1"
-    assert not naming.is_ours("node1", name, naming.uuid_of(name))
+    assert not provider_names.is_ours("node1", name, provider_names.uuid_of(name))
 
 
 # -- names and what is on record ---------------------------------------------------
@@ -79,7 +82,7 @@ NONE: frozenset[PciAddress] = frozenset()
 
 
 def look(
-    on_record: dict[str, naming.ProviderOrigin],
+    on_record: dict[str, provider_names.ProviderOrigin],
     host: Mapping[PciAddress, PciIdentity],
     unreadable: frozenset[PciAddress] = NONE,
     unusable: frozenset[PciAddress] = NONE,
@@ -93,12 +96,12 @@ def look(
         address: dataclasses.replace(card, serial="") if address in unreadable else card
         for address, card in host.items()
     }
-    there = [naming.place(card, address) for address, card in seen.items()]
-    names = naming.ProviderNames("node1", dict(on_record), there)
+    there = [provider_names.place(card, address) for address, card in seen.items()]
+    names = provider_names.ProviderNames("node1", dict(on_record), there)
     found = {
         (address, of.__name__): names.give(of, card, address)[1]
         for address, card in seen.items()
-        for of in (naming.of_device, naming.of_card)
+        for of in (provider_names.of_device, provider_names.of_card)
         if address not in unusable
     }
     on_record |= names.origins
@@ -115,7 +118,7 @@ def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
     before, host, after
 ):
     """The slots' earlier cards make no difference, and the record stays the same."""
-    on_record: dict[str, naming.ProviderOrigin] = {}
+    on_record: dict[str, provider_names.ProviderOrigin] = {}
     for earlier, unreadable, unusable in before:
         look(on_record, earlier, unreadable, unusable)
     expected = look(on_record, host)
@@ -211,7 +214,7 @@ HISTORIES = {
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_provider_keeps_its_name_while_cards_come_and_go(history):
     host: dict[PciAddress, PciIdentity] = {}
-    on_record: dict[str, naming.ProviderOrigin] = {}
+    on_record: dict[str, provider_names.ProviderOrigin] = {}
     for changes, expected in history:
         for bus, new in changes.items():
             place = PciAddress.parse(f"0000:{bus}:00.0")
@@ -233,7 +236,7 @@ def test_a_card_named_by_its_place_keeps_that_name_beside_an_earlier_card():
     """The serial number, once readable, differs from that of the earlier card."""
     slot, other = SLOTS[:2]
     before, card = (dataclasses.replace(CARD, serial=each) for each in ("1b", "1c"))
-    on_record: dict[str, naming.ProviderOrigin] = {}
+    on_record: dict[str, provider_names.ProviderOrigin] = {}
     look(on_record, {slot: before})
     # No card gets the first card's name, which is in use elsewhere, if at all.
     moved = {slot: card, other: before}

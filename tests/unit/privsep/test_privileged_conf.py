@@ -23,15 +23,15 @@ from os_acc.privsep import (
     binding,
     claims,
     fpga,
-    functions,
     images,
-    permissions,
+    pci_functions,
+    privileged_conf,
     record,
     xrt,
 )
 from os_acc.privsep.images import directory as image_directory
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.permissions import LimitMode
+from os_acc.privsep.privileged_conf import LimitMode
 from os_acc.privsep.xrt import tools_directory
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit.fpga_host import PORTED, SECOND, VFS, FpgaHost
@@ -75,7 +75,7 @@ def test_a_sibling_is_not_taken_without_the_function_that_is_named(fake, write):
 
 def test_a_group_with_a_card_that_is_not_named_is_not_taken(make_bench):
     fake = make_bench(hosts.shared_group_host()).kernel
-    path = Path(fake.root, *permissions.PATH)
+    path = Path(fake.root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True)
     path.write_text(f"[os_acc]\ndevice_spec = {named(SHARED[0])}\n")
     before = fake.writes()
@@ -86,7 +86,7 @@ def test_a_group_with_a_card_that_is_not_named_is_not_taken(make_bench):
 def test_what_is_not_named_is_not_taken_beside_what_is(fake, write):
     write(named(GPU))
     calls = [
-        (functions.group(first), targets(first, *more), 1, 30_000, LEASE)
+        (pci_functions.group(first), targets(first, *more), 1, 30_000, LEASE)
         for first, *more in ((NIC,), (GPU, AUDIO), (DISK,))
     ]
     answers = binding.several("take", calls)
@@ -107,7 +107,7 @@ def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
     interface = dataclasses.replace(interface, address=str(AUDIO))
     port = hosts.root_port("0000:16:00.0")
     kernel = make_bench(HostSpec((port, display, interface))).kernel
-    path = Path(kernel.root, *permissions.PATH)
+    path = Path(kernel.root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True)
     path.write_text(f"[os_acc]\ndevice_spec = {named(GPU)}\n")
     return kernel
@@ -115,11 +115,11 @@ def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
 
 @pytest.mark.parametrize("places", [(AUDIO,), (AUDIO, GPU), (GPU, AUDIO)])
 def test_a_sibling_of_another_group_is_not_taken(divided, places):
-    assert functions.group(AUDIO) != functions.group(GPU)
+    assert pci_functions.group(AUDIO) != pci_functions.group(GPU)
     take(*places)
     assert divided.state(str(AUDIO)).driver == "ice"
     assert record.read(AUDIO) is None
-    group = functions.group(places[0])
+    group = pci_functions.group(places[0])
     claims.reserve(group, targets(*places), 1, 30_000, LEASE, "host", "")
     assert record.read(AUDIO) is None
 
@@ -141,7 +141,7 @@ def test_a_pf_that_is_named_for_its_vfs_names_no_sibling(make_bench, count):
     port = hosts.root_port("0000:3a:00.0")
     spec = HostSpec((port, hosts.nic("0000:3b", name="ens1f0", vfs=8), second))
     kernel = make_bench(spec).kernel
-    path = Path(kernel.root, *permissions.PATH)
+    path = Path(kernel.root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True)
     entry = named(NIC, ', "num_vfs": 2')
     path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
@@ -163,7 +163,7 @@ def test_vfs_are_named_by_their_pf(fake, write):
     assert make_vfs(2) == OK
     vf, _ = sorted(
         PciAddress.parse(os.path.basename(os.readlink(link)))
-        for link in Path(functions.directory(NIC)).glob("virtfn*")
+        for link in Path(pci_functions.directory(NIC)).glob("virtfn*")
     )
     assert take(vf) == [Outcome.OK]
 
@@ -186,7 +186,7 @@ def test_what_is_not_named_is_neither_taken_nor_recorded(fake, write):
     assert fake.writes() == []
     assert record.read(GPU) is None
     (answer,) = claims.reserve(
-        functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
+        pci_functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
     )
     assert CallResult(*answer).outcome == DENIED
     assert record.read(GPU) is None
@@ -197,7 +197,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     """The record has the driver to restore."""
 
     def reserve() -> None:
-        group = functions.group(GPU)
+        group = pci_functions.group(GPU)
         (answer,) = claims.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
         assert CallResult(*answer) == OK
 
@@ -219,7 +219,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
 def test_without_a_file_a_caller_decides_and_the_log_says_so(fake, caplog):
     with caplog.at_level(logging.WARNING):
         assert take(NIC) == [Outcome.OK]
-    assert permissions.current().mode is LimitMode.ABSENT
+    assert privileged_conf.current().mode is LimitMode.ABSENT
     assert "the service's user decides" in caplog.text
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_others_can_write_is_ignored_aloud(fake, write, caplog, mode
     path = write(named(UP), mode=mode)
     with caplog.at_level(logging.WARNING):
         assert take(NIC) == [Outcome.OK]
-    assert permissions.current().mode is LimitMode.IGNORED
+    assert privileged_conf.current().mode is LimitMode.IGNORED
     assert f"{path} is IGNORED" in caplog.text
 
 
@@ -236,7 +236,7 @@ def test_a_file_that_others_can_write_is_ignored_aloud(fake, write, caplog, mode
 def test_a_file_in_a_directory_that_others_can_write_is_ignored(fake, write, place):
     write(named(UP))
     Path(fake.root, place).chmod(0o777)
-    assert permissions.current().mode is LimitMode.IGNORED
+    assert privileged_conf.current().mode is LimitMode.IGNORED
 
 
 @pytest.mark.parametrize("place", ["etc/os-acc/privileged.conf", "etc/os-acc"])
@@ -251,7 +251,7 @@ def test_a_file_of_another_user_is_ignored(fake, write, monkeypatch, place):
         return os.stat_result((*result[:4], os.geteuid() + 1, *result[5:]))
 
     monkeypatch.setattr(os, "lstat", owned_by_another)
-    conf = permissions.current()
+    conf = privileged_conf.current()
     assert conf.mode is LimitMode.IGNORED
     assert f"{found} belongs to user" in conf.why
 
@@ -260,13 +260,13 @@ def test_a_link_is_ignored(fake, write, tmp_path):
     path = write(named(UP))
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert permissions.current().mode is LimitMode.IGNORED
+    assert privileged_conf.current().mode is LimitMode.IGNORED
 
 
 @pytest.mark.parametrize("text", ["{", "$nothing"])
 def test_with_a_file_that_cannot_be_read_nothing_is_allowed(fake, write, text):
     write(text)
-    assert permissions.current().mode is LimitMode.BROKEN
+    assert privileged_conf.current().mode is LimitMode.BROKEN
     assert take(GPU) == [DENIED]
     assert make_vfs(1).outcome == DENIED
     assert fake.writes() == []
@@ -286,7 +286,7 @@ def test_a_change_counts_from_the_next_call_on(fake, write):
 
 def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
     write(named(GPU), more="state_path = /srv/state\n[os_acc_xrt]\ntools = /srv/xrt\n")
-    permissions.current()
+    privileged_conf.current()
     assert image_directory() == "/srv/state/bitstreams"
     assert tools_directory() == "/srv/xrt"
 
@@ -304,7 +304,7 @@ def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
 
 def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
     write(named(GPU))
-    permissions.current()
+    privileged_conf.current()
     assert image_directory() == "/var/lib/os_acc/bitstreams"
     assert tools_directory() == "/opt/xilinx/xrt/bin"
 
@@ -326,7 +326,7 @@ def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch)
     read: list[object] = []
     monkeypatch.setattr(images, "sealed", lambda *given: read.append(given))
     write(named(UP))
-    card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
+    card, image = (GPU.parts, pci_functions.identity(GPU)), ("sha512", "0" * 128)
     rest = (LEASE, image, 0, 1, 1, 60_000, ("",) * 4)
     for answer in (fpga.program(*card, 0, *rest), xrt.program(*card, 1, *rest)):
         assert CallResult(*answer).outcome == DENIED
@@ -354,7 +354,13 @@ def test_a_change_while_an_image_is_read_skips_no_signature(
             yield images.Sealed(image.fileno(), 1)
 
     monkeypatch.setattr(images, "sealed", read)
-    call = (GPU.parts, functions.identity(GPU), number, LEASE, ("sha512", "0" * 128))
+    call = (
+        GPU.parts,
+        pci_functions.identity(GPU),
+        number,
+        LEASE,
+        ("sha512", "0" * 128),
+    )
     answer = CallResult(*entrypoint(*call, 0, 1, 1, 60_000, ("",) * 4))
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")
 
@@ -374,7 +380,7 @@ def test_ports_are_released_for_the_vfs_that_it_asks_for(host: FpgaHost):
 
 
 def limit(host: FpgaHost, entry: str) -> None:
-    path = Path(host.kernel.root, *permissions.PATH)
+    path = Path(host.kernel.root, *privileged_conf.PATH)
     path.parent.mkdir(parents=True)
     path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
 
@@ -383,7 +389,7 @@ def test_the_sample_that_is_shipped_is_understood(fake, write):
     sample = Path(__file__).parents[3] / "etc/os-acc/privileged.conf.sample"
     path = write()
     path.write_text(sample.read_text())
-    assert permissions.current().mode is LimitMode.ENFORCED
+    assert privileged_conf.current().mode is LimitMode.ENFORCED
     assert take(GPU) == [DENIED]
     path.write_text(re.sub(r"^#(\w+ = )", r"\1", sample.read_text(), flags=re.M))
-    assert permissions.current().allows_vfs(NIC, 4)
+    assert privileged_conf.current().allows_vfs(NIC, 4)

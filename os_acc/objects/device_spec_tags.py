@@ -14,7 +14,7 @@ import os_traits
 from os_acc import exception
 from os_acc.objects import mdev, qat
 from os_acc.objects.device import DeviceTags
-from os_acc.objects.device_address import text_of
+from os_acc.objects.device_spec_address import text_of
 from os_acc.objects.drivers import AUTO, NVIDIA, is_driver_name
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request_group import PLACEMENT_NAME

@@ -29,7 +29,7 @@ from os_acc.objects.drivers import AUTO, NVIDIA, is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, function_named
 from os_acc.objects.qat import QatServices, services_text
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import kernel, pci_functions
 from os_acc.privsep.outcome import CallRefused, Outcome
 
 LOG = log.getLogger(__name__)
@@ -108,19 +108,19 @@ class RootConf:
         if self.is_open:
             return True
         # The groups of later functions have not been checked yet.
-        group = functions.group(address)
+        group = pci_functions.group(address)
         card = [
             each
             for each in others
             if each != address
             and each.same_slot(address)
-            and functions.group(each) == group
+            and pci_functions.group(each) == group
             and not self.is_in_parts(each)
         ]
         return self.allows(address, *card)
 
     def denies_lease(self, address: PciAddress, others: Iterable[PciAddress]) -> bool:
-        """Return whether leases exclude a function of a call with others.
+        """Return whether no lease of a function may be in a call with others.
 
         A PF that is offered as VFs is itself no device: see
         :mod:`os_acc.inventory.eligibility`.
@@ -131,12 +131,12 @@ class RootConf:
 
     def is_in_parts(self, address: PciAddress) -> bool:
         """Return whether a function has VFs, or is to have parts."""
-        if functions.vfs(address):
+        if pci_functions.vfs(address):
             return True
         tags = self.tags(address)
         if tags is None or tags.mdev_types:
             return tags is not None
-        return tags.num_vfs is not None and functions.total_vfs(address) > 0
+        return tags.num_vfs is not None and pci_functions.total_vfs(address) > 0
 
     def names_driver(self, address: PciAddress, driver: str) -> bool:
         """Return whether a function is allowed, and has this driver for a guest."""
@@ -357,7 +357,7 @@ def _log(conf: RootConf) -> None:
 
 
 def _function(address: PciAddress) -> PciFunction | None:
-    numbers = functions.identity(address)
+    numbers = pci_functions.identity(address)
     if numbers is None:
         return None
     vendor, product, subvendor, subproduct, revision = numbers
@@ -369,8 +369,8 @@ def _function(address: PciAddress) -> PciFunction | None:
         iommu_group=None,
         numa_node=None,
         reset_methods=(),
-        physfn=functions.physical_function(address),
-        total_vfs=functions.total_vfs(address),
+        physfn=pci_functions.physical_function(address),
+        total_vfs=pci_functions.total_vfs(address),
         vfs=(),
     )
 

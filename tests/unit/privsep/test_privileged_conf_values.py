@@ -14,7 +14,15 @@ import pytest
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.qat import number_of, parse_services
-from os_acc.privsep import binding, functions, mdev, permissions, qat, sriov, vgpu
+from os_acc.privsep import (
+    binding,
+    mdev,
+    pci_functions,
+    privileged_conf,
+    qat,
+    sriov,
+    vgpu,
+)
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
@@ -50,11 +58,11 @@ def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
 
 
 def target(place: PciAddress, *more: object) -> tuple[object, ...]:
-    return (place.parts, functions.identity(place), *more)
+    return (place.parts, pci_functions.identity(place), *more)
 
 
 def take(place: PciAddress, driver: str = "") -> CallResult:
-    group, given = functions.group(place), (target(place, driver),)
+    group, given = pci_functions.group(place), (target(place, driver),)
     assert group is not None
     (answer,) = binding.take(group, given, *REST, LEASE)
     return CallResult(*answer)
@@ -186,7 +194,7 @@ def test_each_tag_has_a_row() -> None:
 
 def test_each_option_has_a_row() -> None:
     sample = set(re.findall(r"^#(\w+) = ", SAMPLE.read_text(), re.M))
-    read = {field.name for field in dataclasses.fields(permissions.RootConf)}
+    read = {field.name for field in dataclasses.fields(privileged_conf.RootConf)}
     assert sample == {*OPTIONS}
     assert read - {"mode", "why"} == {*OPTIONS} - {"device_spec", "signature"} | {
         "devices"
@@ -213,7 +221,7 @@ def test_a_step_with_another_value_is_denied(
     limit_to(kernel.root, row.entry)
     done = kernel.writes()
     answer = call()
-    assert (answer.outcome, answer.step) == (Outcome.DENIED, permissions.STEP)
+    assert (answer.outcome, answer.step) == (Outcome.DENIED, privileged_conf.STEP)
     assert kernel.writes() == done
 
 

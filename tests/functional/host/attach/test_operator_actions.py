@@ -9,7 +9,7 @@ import errno
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operator_actions
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
@@ -47,7 +47,7 @@ def test_it_stays_in_quarantine_while_the_host_refuses(bench):
     quarantine(bench, GPU)
     bench.kernel.fail(GPU, "unbind", errno.EBUSY)
     with raises(exception.StepReason.REFUSED, match="EBUSY"):
-        operations.release_device(bench.manager, at(GPU), None)
+        operator_actions.release_device(bench.manager, at(GPU), None)
     (lease,) = bench.manager.store.leases()
     assert lease.state is LeaseState.QUARANTINED
     assert "EBUSY" in lease.reason
@@ -56,12 +56,12 @@ def test_it_stays_in_quarantine_while_the_host_refuses(bench):
 def test_the_operator_may_forget_what_cannot_be_given_back(bench):
     quarantine(bench, GPU)
     bench.kernel.fail(GPU, "unbind", errno.EBUSY)
-    operations.release_device(bench.manager, at(GPU), None, force=True)
+    operator_actions.release_device(bench.manager, at(GPU), None, force=True)
     assert bench.manager.store.leases() == ()
 
 
 def test_an_unknown_device_goes_to_the_driver_that_the_operator_names(unknown):
-    operations.release_device(unknown.manager, at(DISK), "nvme")
+    operator_actions.release_device(unknown.manager, at(DISK), "nvme")
     assert unknown.drivers(DISK) == ["nvme"]
     assert unknown.kernel.state(DISK).driver_override is None
     # A guest may have written to it.
@@ -74,7 +74,7 @@ def test_an_unknown_device_goes_to_the_driver_that_the_operator_names(unknown):
 def test_nobody_guesses_where_an_unknown_device_goes(unknown):
     writes = unknown.kernel.writes()
     with pytest.raises(exception.InvalidInput) as caught:
-        operations.release_device(unknown.manager, at(DISK), None)
+        operator_actions.release_device(unknown.manager, at(DISK), None)
     assert "--driver" in caught.value.hint
     assert unknown.kernel.writes() == writes
 
@@ -83,7 +83,7 @@ def test_an_unknown_device_that_a_guest_has_stays_with_it(unknown):
     unknown.kernel.hold(DISK)
     writes = unknown.kernel.writes()
     with pytest.raises(exception.DeviceInUse, match="4711"):
-        operations.release_device(unknown.manager, at(DISK), "nvme")
+        operator_actions.release_device(unknown.manager, at(DISK), "nvme")
     assert unknown.kernel.writes() == writes
     assert unknown.manager.store.leases() == ()
 
@@ -91,7 +91,7 @@ def test_an_unknown_device_that_a_guest_has_stays_with_it(unknown):
 @pytest.mark.parametrize("address", [FPGA, "0000:ff:00.0"])
 def test_there_has_to_be_something_to_release(bench, address):
     with raises(exception.ObjectKind.DEVICE, match=address):
-        operations.release_device(bench.manager, at(address), "nvme")
+        operator_actions.release_device(bench.manager, at(address), "nvme")
     assert bench.kernel.writes() == []
 
 
@@ -103,7 +103,7 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
         check=has(reason=exception.ConflictReason.CONSUMER),
         match=uuid_of(1),
     ) as caught:
-        operations.release_device(bench.manager, at(GPU), None)
+        operator_actions.release_device(bench.manager, at(GPU), None)
     assert "unplug" in caught.value.hint
     assert bench.kernel.writes() == writes
     assert bench.plugged(1) == [GPU]
@@ -120,7 +120,7 @@ def test_a_release_by_another_operation_names_no_made_up_consumer(unknown, monke
     with pytest.raises(
         exception.Conflict, match=f"another operation gives {DISK} back"
     ) as caught:
-        operations.release_device(unknown.manager, at(DISK), "nvme")
+        operator_actions.release_device(unknown.manager, at(DISK), "nvme")
     assert "unplug" not in caught.value.hint
 
 
@@ -129,8 +129,8 @@ def test_what_is_not_named_is_not_touched(make_bench):
     bench.bind(FPGA, "vfio-pci")
     writes = bench.kernel.writes()
     for action in (
-        lambda: operations.release_device(bench.manager, at(FPGA), ""),
-        lambda: operations.adopt_device(bench.manager, at(FPGA), uuid_of(1), ""),
+        lambda: operator_actions.release_device(bench.manager, at(FPGA), ""),
+        lambda: operator_actions.adopt_device(bench.manager, at(FPGA), uuid_of(1), ""),
     ):
         with raises(exception.ObjectKind.DEVICE, match="device_spec"):
             action()
@@ -142,7 +142,7 @@ def test_what_is_not_named_is_not_touched(make_bench):
 
 def test_an_adopted_device_is_the_consumers_until_it_is_unplugged(unknown):
     unknown.kernel.hold(DISK)
-    lease = operations.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
+    lease = operator_actions.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
     assert lease.state is LeaseState.HELD
     assert lease.owner is Owner.COMMAND
     assert list(unknown.manager.attached(instance(1))) == [uuid_of(1)]
@@ -154,14 +154,14 @@ def test_an_adopted_device_is_the_consumers_until_it_is_unplugged(unknown):
 
 
 def test_a_device_is_adopted_once(unknown):
-    operations.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
+    operator_actions.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
     with pytest.raises(AlreadyLeased, match=DISK):
-        operations.adopt_device(unknown.manager, at(DISK), uuid_of(2), "nvme")
+        operator_actions.adopt_device(unknown.manager, at(DISK), uuid_of(2), "nvme")
 
 
 def test_a_device_that_the_host_has_cannot_be_adopted(bench):
     with raises(exception.ObjectKind.DEVICE, match="nouveau"):
-        operations.adopt_device(bench.manager, at(GPU), uuid_of(1), "nouveau")
+        operator_actions.adopt_device(bench.manager, at(GPU), uuid_of(1), "nouveau")
     assert bench.manager.store.leases() == ()
 
 
@@ -172,19 +172,19 @@ def test_a_consumer_with_something_unfinished_adopts_nothing(unknown):
         check=has(reason=exception.ConflictReason.CONSUMER),
         match=uuid_of(1),
     ):
-        operations.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
+        operator_actions.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
 
 
 @pytest.mark.parametrize("consumer", [None, "../evil", uuid_of(1)[:-1]])
 def test_a_consumer_is_a_uuid(unknown, consumer):
     with pytest.raises(exception.InvalidInput, match="UUID"):
-        operations.adopt_device(unknown.manager, at(DISK), consumer, "nvme")
+        operator_actions.adopt_device(unknown.manager, at(DISK), consumer, "nvme")
     assert unknown.manager.store.leases() == ()
 
 
 def test_the_form_of_the_uuid_does_not_matter(unknown):
     wanted = uuid_of(1).upper()
-    lease = operations.adopt_device(unknown.manager, at(DISK), wanted, "nvme")
+    lease = operator_actions.adopt_device(unknown.manager, at(DISK), wanted, "nvme")
     assert lease.consumer == uuid_of(1)
     assert unknown.unplug(1) == 1
 
@@ -192,8 +192,10 @@ def test_the_form_of_the_uuid_does_not_matter(unknown):
 @pytest.mark.parametrize("driver", ["../evil", "x" * 65, 7])
 def test_a_driver_is_a_name(unknown, driver):
     for action in (
-        lambda: operations.release_device(unknown.manager, at(DISK), driver),
-        lambda: operations.adopt_device(unknown.manager, at(DISK), uuid_of(1), driver),
+        lambda: operator_actions.release_device(unknown.manager, at(DISK), driver),
+        lambda: operator_actions.adopt_device(
+            unknown.manager, at(DISK), uuid_of(1), driver
+        ),
     ):
         with pytest.raises(exception.InvalidInput, match="driver"):
             action()
@@ -202,8 +204,10 @@ def test_a_driver_is_a_name(unknown, driver):
 @pytest.mark.parametrize("address", [None, DISK])
 def test_an_address_is_an_address(unknown, address):
     for action in (
-        lambda: operations.release_device(unknown.manager, address, "nvme"),
-        lambda: operations.adopt_device(unknown.manager, address, uuid_of(1), "nvme"),
+        lambda: operator_actions.release_device(unknown.manager, address, "nvme"),
+        lambda: operator_actions.adopt_device(
+            unknown.manager, address, uuid_of(1), "nvme"
+        ),
     ):
         with pytest.raises(exception.InvalidInput):
             action()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, binding, functions, record, steps
+from os_acc.privsep import Step, binding, pci_functions, record, vendor_steps
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
@@ -49,7 +49,7 @@ def call(
 
 
 def node(address: PciAddress) -> str:
-    return functions.read(address, "numa_node")
+    return pci_functions.read(address, "numa_node")
 
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -85,7 +85,7 @@ def test_a_step_runs_on_all_functions_and_returns_its_value():
 
 def test_a_step_gets_the_sorted_functions_of_its_lease():
     answer = call(vendor.describe, members=targets(AUDIO, GPU))
-    assert steps.decode(answer.observed) == (
+    assert vendor_steps.decode(answer.observed) == (
         LEASE,
         str(GPU),
         (str(GPU), str(AUDIO)),
@@ -97,11 +97,11 @@ def test_a_step_gets_the_sorted_functions_of_its_lease():
 def test_a_step_of_a_programming_gets_the_card_too(is_leased):
     members = targets(GPU, NIC) if is_leased else targets(GPU)
     answer = call(vendor.describe, members=members, cards=targets(NIC))
-    assert steps.decode(answer.observed)[3] == str(NIC)
+    assert vendor_steps.decode(answer.observed)[3] == str(NIC)
 
 
 def test_a_step_runs_in_a_child_process():
-    child, parent = steps.decode(call(vendor.process).observed)
+    child, parent = vendor_steps.decode(call(vendor.process).observed)
     assert parent == os.getpid() != child
 
 
@@ -109,7 +109,7 @@ PLAIN = (-(2**63), "ä\n", b"\xff\0", (1, 2**64 - 1), ("", True), None)
 
 
 def test_plain_values_arrive_unchanged():
-    found = steps.decode(call(vendor.echo, *PLAIN).observed)
+    found = vendor_steps.decode(call(vendor.echo, *PLAIN).observed)
     assert found == PLAIN
     assert list(map(type, found)) == list(map(type, PLAIN))
 
@@ -208,7 +208,7 @@ def test_another_card_at_the_address_is_left_alone():
 
 
 def test_a_device_of_another_lease_is_left_alone():
-    identity = functions.identity(GPU)
+    identity = pci_functions.identity(GPU)
     assert identity is not None
     assert call(vendor.set_node, 0).outcome == Outcome.OK
     record.write(DeviceRecord(OTHERS, GPU, identity, "", "", FunctionUse.GUEST))
@@ -363,7 +363,7 @@ def test_a_return_that_root_denies_records_no_debt(write):
     write(named(NIC))
     given = targets(GPU, more=("nouveau", ""))
     (answer,) = binding.give_back(
-        functions.group(GPU), given, 1, 30_000, True, LEASE, "nvme", "acme"
+        pci_functions.group(GPU), given, 1, 30_000, True, LEASE, "nvme", "acme"
     )
     assert CallResult(*answer).outcome == Outcome.OK
     assert not record.exists(GPU)

@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, record
+from os_acc.privsep import binding, pci_functions, record
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
@@ -53,8 +53,8 @@ def test_what_has_left_device_spec_while_leased_goes_back_as_recorded(fake, writ
 
 def test_a_function_of_vfio_pci_keeps_the_override_that_is_recorded(fake, write):
     """A function that the host bound at boot is restored to that binding."""
-    functions.rebind(GPU, "vfio-pci")
-    functions.set_override(GPU, "vfio-pci")
+    pci_functions.rebind(GPU, "vfio-pci")
+    pci_functions.set_override(GPU, "vfio-pci")
     write(named(GPU))
     assert take(GPU) == [Outcome.OK]
     assert give_back(driver="vfio-pci", override="nouveau") == OK
@@ -85,7 +85,7 @@ def test_another_helper_goes_by_the_record_as_well(fake, write):
 def served(fake: FakeKernel, name: str, *given: object) -> list[str]:
     """Return the outcomes of a call to a separate helper."""
     with connected("base", fake.root) as client:
-        group = functions.group(GPU)
+        group = pci_functions.group(GPU)
         kind, answers, *_ = client.call(f"os_acc.privsep.binding.{name}", group, *given)
     assert kind == RETURNED, answers
     return [CallResult(*answer).outcome for answer in answers]
@@ -115,7 +115,7 @@ def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
     fake.hold(str(FPGA))
     fake.hot_unplug(str(FPGA))
     restored = targets(FPGA, more=("", ""))
-    group, count = functions.group(FPGA), len(fake.writes())
+    group, count = pci_functions.group(FPGA), len(fake.writes())
     # Reading its driver_override would wait for the holder.
     (answer,) = binding.give_back(group, restored, 1, 3_000, False, LEASE)
     assert CallResult(*answer).outcome == Outcome.IN_USE
