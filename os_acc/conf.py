@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of ``[os_acc]``, and the list of all, for generators and documentation.
+"""The options of ``[os_acc]`` and of Nova's services, and the list of all options.
 
-A room with a group of its own declares it in its ``options.py``.
+Generators and the documentation read the list. The rooms ``bitstreams`` and
+``profiles`` declare theirs in ``options.py``.
 """
 
 from __future__ import annotations

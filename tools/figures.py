@@ -4,8 +4,9 @@
 
 ``python tools/figures.py`` reads the figures that each lane has left in
 ``build/figures/<lane>.json``, and records the commit with them. It accepts
-full runs that passed: tox passes ``--figures`` to lanes without arguments alone,
-and a run with ``--share`` marks its figures as a part. A lane that has not run
+full runs that passed: tox passes ``--figures`` to lanes without arguments alone (the
+kernel lane writes those of its newest kernel), and a run with ``--share`` marks its
+figures as a part. A lane that has not run
 since keeps the figures that the manual has of it.
 """
 

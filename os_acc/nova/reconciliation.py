@@ -4,8 +4,9 @@
 
 Nova calls no driver when a server is deleted while nova-compute is stopped, nor on the
 source host when ``finish_resize`` fails on the destination, nor when an allocation is
-deleted. A unit that is leased without an allocation is reserved at once: Placement
-would offer it, and a server that gets it could not be built. A lease is released if all
+deleted. A unit that is leased without an allocation is reserved at once, unless the
+server is in a task: Placement would offer it, and a server that gets it could not be
+built. A lease is released if all
 of these conditions hold:
 
 * It is old enough: an allocation may be written after the lease.
@@ -59,6 +60,7 @@ class LeaseReconciler:
     """Compare leases with allocations, servers and guests, once or periodically.
 
     :param node: the node's handle.
+    :param allocations: of servers and migrations, in Placement.
     :param guest_devices: returns the devices in the definition that libvirt has of a
         server's guest, and whether it runs; None: there is no definition.
     :param host: the name of this compute service.
@@ -110,11 +112,12 @@ class LeaseReconciler:
             LOG.debug("leases are not compared with Nova's servers: %s", error)
             return
         unallocated: set[str] = set()
+        age = DriverSettings.load(CONF).reconcile_age
         for consumer, entries in held.items():
             if all(entry["state"] == _QUARANTINED for entry in entries):
                 continue
             try:
-                unallocated |= self._compared(context, consumer, entries)
+                unallocated |= self._compared(context, consumer, entries, age)
             except exception.ServiceUnavailable as error:
                 LOG.warning(
                     "leases are not compared until Placement answers: %s", error
@@ -128,7 +131,11 @@ class LeaseReconciler:
         self.unallocated = frozenset(unallocated)
 
     def _compared(
-        self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
+        self,
+        context: Any,
+        consumer: str,
+        entries: Sequence[AcceleratorEntry],
+        age: float,
     ) -> set[str]:
         """Release the leases of a consumer that has left.
 
@@ -146,14 +153,17 @@ class LeaseReconciler:
         missing = {
             each["uuid"] for each in entries if each["device_rp_uuid"] not in allocated
         }
-        is_allocated = any(each["device_rp_uuid"] in allocated for each in entries)
-        age = DriverSettings.load(CONF).reconcile_age
-        if any(os_acc.held_seconds(entry) < age for entry in entries):
-            return missing
-        if is_allocated and not has_failed:
+        if not missing and not has_failed:
             return missing
         instance = _instance(context, server)
-        if is_allocated and instance is not None:
+        if instance is not None and instance.task_state is not None:
+            # A migration may have the allocation, and return it: Placement gives a
+            # reserved unit to no consumer.
+            missing &= self.unallocated
+        is_allocated = any(each["device_rp_uuid"] in allocated for each in entries)
+        if is_allocated and (instance is not None or not has_failed):
+            return missing
+        if any(os_acc.held_seconds(entry) < age for entry in entries):
             return missing
         if not self._has_left(instance, consumer, server, entries):
             return missing

@@ -53,6 +53,7 @@ class ServerAccelerators:
     """Attach, keep and release the accelerators of the servers of a node.
 
     :param node: the node's handle.
+    :param allocations: of servers and migrations, in Placement.
     """
 
     def __init__(self, node: DeferredNode, allocations: ServerAllocations) -> None:

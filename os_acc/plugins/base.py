@@ -248,7 +248,7 @@ class PluginBase(abc.ABC):
     #: Reads, as root, what no other user can read of the health of a function; made
     #: with :meth:`os_acc.privsep.Context.health_step`. The library runs it about once a
     #: minute, in a thread of the service, for each function of a device that no lease
-    #: has taken. In place of a VF it reads the PF, of which guests may have other VFs.
+    #: has taken. For a VF it reads the PF, while guests may use other VFs of that PF.
     health_step: Step[HealthReading] | None = None
     #: Drivers of the host that offer a function to VFIO themselves, without the word
     #: vfio in their names: a function stays on such a driver while a guest has it.

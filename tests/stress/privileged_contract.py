@@ -477,7 +477,7 @@ OWN: Mapping[str, EntryPoint] = {
     "claims.reserve": RESERVE,
     "claims.forget": FORGET,
     "claims.claimed": CLAIMED,
-    "permissions.limits": STANDING,
+    "privileged_conf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "nvme.vf_resources.share_resources": SHARE_NVME_RESOURCES,
     "qat.set_qat_services": SET_QAT_SERVICES,

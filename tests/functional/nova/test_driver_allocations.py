@@ -70,6 +70,28 @@ def test_a_leased_unit_without_an_allocation_is_not_offered(
         assert set(pair.nova.hostdevs(FIRST, other)).isdisjoint(gpus)
 
 
+@clouds.two_groups
+def test_a_move_in_progress_reserves_nothing(
+    pair: Cloud, server: dict[str, Any], number: int
+) -> None:
+    """The migration has the allocation, and the server still has the lease."""
+    found = []
+
+    def move(host: Any, _context: object, instance: Any, *_: object) -> str:
+        assert pair.nova.allocations(pair.nova.migration(server))
+        pair.nova.reconcile(FIRST)
+        found.append(pair.nova.driver(FIRST)._reconciler.unallocated)
+        host.power_off(instance)
+        return "[]"
+
+    with mock.patch(_DRIVER + "migrate_disk_and_power_off", new=move):
+        pair.nova.migrate(server)
+    assert found == [frozenset()]
+    pair.nova.update_inventory()
+    pair.nova.revert(server)
+    pair.check_attached(server, number)
+
+
 @pytest.mark.usefixtures("immediately")
 def test_the_reservation_ends_with_the_lease(pair: Cloud) -> None:
     server = pair.nova.create(ONE, host=FIRST)

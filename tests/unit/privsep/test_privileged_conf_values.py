@@ -176,10 +176,10 @@ OF_THE_SERVICE = {
     "physical_network": "for the entry of a device",
     "function": "for the entry of a device",
 }
-_PATHS = "test_permissions.py"
+_PATHS = "test_privileged_conf.py"
 #: The other options, with the tests of the steps that they limit.
 OPTIONS = {
-    "device_spec": "test_permissions_values.py",
+    "device_spec": "test_privileged_conf_values.py",
     "state_path": f"{_PATHS}::test_paths_come_from_roots_file_if_there_is_one",
     "tools": f"{_PATHS}::test_paths_come_from_roots_file_if_there_is_one",
     "signature": "test_signatures.py",
