@@ -27,7 +27,7 @@ from os_acc import exception
 from os_acc.nova import conversion, initialization, reconciliation, scheduling, servers
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
-from os_acc.nova.options import DriverSettings
+from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)

@@ -23,8 +23,9 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import conversion, options
+from os_acc.nova import conversion
 from os_acc.nova.host_providers import HostProviders, Providers, record_of
+from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order
@@ -71,9 +72,7 @@ def read_summaries(host: str, resource_class: str) -> Mapping[str, Any]:
 @functools.cache
 def host_providers() -> HostProviders:
     """Return the cache that the filter and the weigher of this process share."""
-    return HostProviders(
-        read_summaries, options.SchedulerSettings.load(CONF).cached_hosts
-    )
+    return HostProviders(read_summaries, SchedulerSettings.load(CONF).cached_hosts)
 
 
 class ServerRequest:
@@ -84,7 +83,7 @@ class ServerRequest:
     :ivar groups: its groups with accelerators, by suffix.
     """
 
-    def __init__(self, spec_obj: Any, settings: options.SchedulerSettings) -> None:
+    def __init__(self, spec_obj: Any, settings: SchedulerSettings) -> None:
         self._spec, self._settings = spec_obj, settings
         self._deadline = time.monotonic() + settings.placement_timeout
         self._has_warned = False

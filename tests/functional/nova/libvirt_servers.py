@@ -29,7 +29,7 @@ from nova.policies import servers as server_policies
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
 
-from os_acc.nova import loading, options
+from os_acc.nova import loading, settings
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import operations
 
@@ -60,7 +60,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def setUp(self) -> None:
         super().setUp()
-        options.DriverSettings.load(CONF)
+        settings.DriverSettings.load(CONF)
         loading.extend_nova_virt()
         self.useFixture(served_by(self._nodes))
 
