@@ -217,7 +217,7 @@ def _network_of(cell: int) -> str:
     return f"os-acc:numa-cell-{cell}"
 
 
-def declare_cell_networks(topology: Any) -> Any:
+def declare_cell_networks(topology: Any) -> None:
     """Add to each cell of a host a network that no port uses.
 
     Nova places a guest that uses a physical network in the cells of this network
@@ -226,13 +226,11 @@ def declare_cell_networks(topology: Any) -> Any:
     without such networks, the limits have no effect
     (``_numa_cells_support_network_metadata`` in ``nova/virt/hardware.py``).
 
-    :param topology: a new ``nova.objects.NUMATopology``, or None.
-    :returns: the same object.
+    :param topology: a ``nova.objects.NUMATopology``; it is changed.
     """
-    for cell in () if topology is None else topology.cells:
+    for cell in topology.cells:
         metadata = cell.network_metadata
         metadata.physnets = {*metadata.physnets, _network_of(cell.id)}
-    return topology
 
 
 def bound_to_cells(limits: Any, cells: Iterable[int]) -> Any:
