@@ -114,6 +114,7 @@ def for_record(deadline: float, most: float) -> float:
 START_SECONDS: Final = 10.0
 #: Seconds between checks whether threads with unfinished work still run.
 _LOOK: Final = 1.0
+#: The hint of an error if the service can start no further thread.
 LIMITS: Final = "raise the service's limit of threads (TasksMax, ulimit -u)"
 _MEMORY: Final = "raise the service's limit of memory (MemoryMax, ulimit -v)"
 

@@ -142,7 +142,7 @@ def _close_hub() -> None:
         return
     if hub.running:
         hub.abort(wait=True)
-    # epoll(7), of which each hub has one.
+    # Each hub has a descriptor of epoll(7).
     if close := getattr(getattr(hub, "poll", None), "close", None):
         close()
     del threads.hub

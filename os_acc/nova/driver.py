@@ -379,20 +379,17 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """
 
         def attach_and_update(*args: Any, **kwargs: Any) -> Any:
-            self._attach_to_resumed(instance)
+            self._attach_to_running(instance, self._snapshots[instance.uuid])
             return update_task_state(*args, **kwargs)
 
         self._snapshots[instance.uuid] = GuestDevices()
         try:
             super().snapshot(context, instance, image_id, attach_and_update)
         finally:
-            self._attach_to_resumed(instance)
-            del self._snapshots[instance.uuid]
+            self._attach_to_running(instance, self._snapshots.pop(instance.uuid))
 
-    def _attach_to_resumed(self, instance: Any) -> None:
-        devices = self._snapshots[instance.uuid]
+    def _attach_to_running(self, instance: Any, devices: GuestDevices) -> None:
         if devices and self._is_running(instance):
-            self._snapshots[instance.uuid] = GuestDevices()
             with self._reattached(instance, devices):
                 pass
 

@@ -2,7 +2,7 @@
 
 """The methods of Nova's libvirt driver that the driver of os_acc overrides or calls.
 
-Nova promises none of them to anybody: a release may rename one, and an override would
+None of them is a stable interface: a release may rename one, and an override would
 then never be called. So each is checked when nova-compute starts. The list is the same
 for Nova 31 to 34.
 """
@@ -10,7 +10,7 @@ for Nova 31 to 34.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from nova.virt.libvirt import guest, host
@@ -37,26 +37,15 @@ PUBLIC: Final = (
     "unrescue",
     "update_provider_tree",
 )
-#: Methods of the libvirt driver alone, each with the public one that Nova would need.
-PRIVATE: Final[Mapping[str, str]] = {
-    "_get_all_assigned_mediated_devices": (
-        "a method that names the mediated devices of other services"
-    ),
-    "_get_guest_xml": (
-        "accelerators of the driver's own: Nova passes those of Cyborg's requests alone"
-    ),
-    "_get_pci_passthrough_devices": (
-        "a check of [pci] device_spec by the driver, before the service starts"
-    ),
-    "_guest_add_accel_pci_devices": (
-        "the managed mode in an accelerator's attach handle, as in [pci] device_spec"
-    ),
-    "_hard_reboot": (
-        "one public method behind reboot, power_on and resume_state_on_host_boot"
-    ),
-}
-
-
+#: Methods of the libvirt driver alone; doc/source/contributor/nova-changes.rst has the
+#: public one that would replace each.
+PRIVATE: Final = (
+    "_get_all_assigned_mediated_devices",
+    "_get_guest_xml",
+    "_get_pci_passthrough_devices",
+    "_guest_add_accel_pci_devices",
+    "_hard_reboot",
+)
 #: What it uses of Nova's other classes.
 OF_GUEST: Final = (
     "attach_device",

@@ -23,8 +23,8 @@ from os_acc import native_threads
 from tests.functional.nova import nova_cases, operations
 
 assert nova.tests.functional
-wanted = os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] == "false"
-assert native_threads.is_needed() is wanted
+_asked = os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] == "false"
+assert native_threads.is_needed() is _asked
 pytest.register_assert_rewrite("tests.functional.nova.cloud")
 
 

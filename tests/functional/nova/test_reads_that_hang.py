@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A read of the host that hangs delays nobody, under eventlet as with threads."""
+"""A read that hangs delays no other work, under eventlet as with threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def silent(path: Path) -> Iterator[None]:
     rescue.start()
     try:
         yield
-        # Fails if nobody reads: fifo(7).
+        # Fails if no process reads: fifo(7).
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     finally:
         rescue.cancel()
