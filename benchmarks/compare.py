@@ -33,8 +33,8 @@ Round: TypeAlias = dict[Key, Row]
 class Comparison:
     """One row, before and after.
 
-    :ivar before: median of the rounds, in ``unit``, as is
-    :ivar after: that of this tree.
+    :ivar before: median of the other tree's rounds, in ``unit``.
+    :ivar after: the same for this tree.
     :ivar ratio: median of the ratios of the rounds; above 1: this tree is slower.
         If the row has a floor, each time counts as a multiple of its floor: a
         machine that is slower in one run is slower for both.

@@ -114,7 +114,8 @@ def for_record(deadline: float, most: float) -> float:
 START_SECONDS: Final = 10.0
 #: Seconds between checks whether threads with unfinished work still run.
 _LOOK: Final = 1.0
-_LIMITS: Final = "raise the service's limit of threads (TasksMax, ulimit -u)"
+#: The hint of an error if the service can start no further thread.
+LIMITS: Final = "raise the service's limit of threads (TasksMax, ulimit -u)"
 _MEMORY: Final = "raise the service's limit of memory (MemoryMax, ulimit -v)"
 
 
@@ -136,7 +137,7 @@ def start(run: Callable[[], object], over: threading.Lock | None = None) -> None
     except (RuntimeError, MemoryError) as error:
         over.release()
         raise exception.DeviceStuck(
-            f"cannot start a thread: {error}", hint=_LIMITS
+            f"cannot start a thread: {error}", hint=LIMITS
         ) from error
     # The side that takes the claim decides: a late thread does not run.
     if not begun.acquire(timeout=START_SECONDS) and claim.acquire(blocking=False):
@@ -198,7 +199,7 @@ def side_by_side(
     waiting = collections.deque(zip(answers, items, strict=True))
 
     def work() -> None:
-        for answer, item in _drain(waiting):
+        for answer, item in drain(waiting):
             _run(answer, functools.partial(action, item))
 
     threads: list[threading.Lock] = []
@@ -206,7 +207,7 @@ def side_by_side(
     while True:
         try:
             if interruption is not None:
-                for answer, _ in _drain(waiting):
+                for answer, _ in drain(waiting):
                     answer.set_exception(interruption)
             _begin_some(work, min(workers, len(waiting)), threads)
             _wait(answers, threads)
@@ -253,7 +254,8 @@ def _wait(
                 )
 
 
-def _drain(waiting: collections.deque[_T]) -> Iterator[_T]:
+def drain(waiting: collections.deque[_T]) -> Iterator[_T]:
+    """Remove and return one item after the other."""
     while True:
         try:
             yield waiting.popleft()

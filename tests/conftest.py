@@ -20,11 +20,12 @@ hypothesis.settings.load_profile("any-machine")
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 
-def pytest_configure() -> None:
-    """Check that a run on an installed wheel imports nothing else.
+def pytest_configure(config: pytest.Config) -> None:
+    """Register marks; check that a run on an installed wheel imports nothing else.
 
     :raises pytest.UsageError: os_acc comes from the checkout.
     """
+    config.addinivalue_line("markers", "native_threads: see tests/under_eventlet.py")
     package = Path(os_acc.__file__).resolve()
     if os.environ.get("OS_ACC_INSTALLED") and package.is_relative_to(
         CHECKOUT / "os_acc"

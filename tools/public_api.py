@@ -127,7 +127,7 @@ def options() -> Iterator[tuple[str, str]]:
     for group, listed in conf.list_opts():
         name = getattr(group, "name", group)
         yield f"[{name}]", ""
-        if name in ("os_acc_base", "os_acc_inspect", "os_acc_image"):
+        if name in conf.PRIVSEP_GROUPS:
             continue
         for option in listed:
             if option.dest not in theirs:

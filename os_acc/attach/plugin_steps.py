@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, native_threads
 from os_acc.attach import Services, device_state
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
@@ -78,7 +78,8 @@ class PluginSteps:
         return self.holder
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
-        value: _T = vendor_steps.run(
+        value: _T = native_threads.hand_over(
+            vendor_steps.run,
             self.helper,
             step,
             arguments,
@@ -160,7 +161,7 @@ class RegionSteps(PluginSteps):
         """Run a step, and record whether it may have written."""
         before, self._has_written = self._has_written, True
         try:
-            return step()
+            return native_threads.hand_over(step)
         except exception.OsAccError as error:
             self._refusal = error
             if _has_not_begun(error):

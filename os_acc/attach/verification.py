@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent import futures
 from typing import TypeVar
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, native_threads
 from os_acc.helper import client
 from os_acc.host import health, mdev, pci, usage, vfio
 from os_acc.host.pci import Host
@@ -72,7 +72,7 @@ def _read(
     *args: object,
 ) -> _T:
     """Read an attribute whose read may hang, for a bounded time."""
-    reading = deadlines.begin(function, root, address, *args)
+    reading = native_threads.begin(function, root, address, *args)
     if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
         raise exception.DeviceStuck(stuck.format(address), address=str(address))
     return reading.result()

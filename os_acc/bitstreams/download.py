@@ -26,8 +26,8 @@ Progress = Callable[[int, int | None], None]
 #: received no data in between.
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
-# Responses that end at the same byte, until the image counts as truncated: a server
-# that is stopped interrupts a response as well.
+# After so many responses that end at the same byte, the image counts as truncated. One
+# is not enough: a server that is being stopped interrupts a response as well.
 _SAME_CUTS = 4
 
 

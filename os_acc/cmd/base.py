@@ -209,7 +209,8 @@ class Showing(Acting, show.ShowOne):
         return super().produce_output(parsed_args, column_names, shown)
 
 
-class Formatted(columns.FormattableColumn[Any]):
+# Generic from cliff 4.9 on.
+class Formatted(columns.FormattableColumn):  # type: ignore[type-arg]
     """A value for programs, with another text for people."""
 
     def __init__(self, value: Any, text: str) -> None:

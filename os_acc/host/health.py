@@ -30,7 +30,7 @@ from typing import Final
 
 from oslo_log import log
 
-from os_acc import deadlines
+from os_acc import native_threads
 from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
 from os_acc.host.attributes import function_path
@@ -204,7 +204,7 @@ def read_in_time(
     for address in sorted(set(functions)):
         patience = min(ANSWER_SECONDS, deadline - time.monotonic())
         try:
-            reading = deadlines.begin(read, root, address)
+            reading = native_threads.begin(read, root, address)
         except DeviceStuck as error:
             LOG.warning("cannot read the health of %s: %s", address, error)
             break

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import errno
+import selectors
 from typing import Final
 
-from os_acc import exception
+from os_acc import exception, native_threads
 from os_acc.objects.pci import PciAddress
 
 #: Subsystems that affect the inventory of this host: functions, the devices of
@@ -65,6 +66,11 @@ class Monitor:
             context = pyudev.Context()
             self._monitor = pyudev.Monitor.from_netlink(context, source=_SOURCE)
             self._monitor.start()
+            # eventlet removes poll(2) from the module that pyudev has imported.
+            if original := native_threads.before_eventlet("select"):
+                pyudev._os.poll.select = original
+            self._arrival = selectors.DefaultSelector()
+            self._arrival.register(self._monitor, selectors.EVENT_READ)
         except (ImportError, OSError) as error:
             raise exception.HostStepFailed(
                 f"cannot receive kernel events: {error}",
@@ -79,7 +85,8 @@ class Monitor:
         :raises HostStepFailed: the connection failed.
         """
         try:
-            device = self._monitor.poll(timeout=seconds)
+            arrived = self._arrival.select(seconds)
+            device = self._monitor.poll(timeout=0) if arrived else None
         except OSError as error:
             if error.errno == errno.ENOBUFS:
                 return Uevent("")

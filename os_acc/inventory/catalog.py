@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, native_threads
 from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.pci import Host
@@ -198,7 +198,7 @@ class Catalog:
             free, held = self.snapshots.functions()
             most = self._rules.max_uncorrectable_errors
             try:
-                self._reading = deadlines.begin(
+                self._reading = native_threads.begin(
                     health.faults, self._root, free, most, held
                 )
             except exception.DeviceStuck as error:

@@ -2,9 +2,10 @@
 
 """Types of mediated devices that the operator named, and their units.
 
-A unit is leased, free, or faulty: other mediated devices of the same parent, of this
-host's own tools or of another type, use its capacity, or the privileged helper has it
-on record for a lost lease. They are never touched. Faulty units count in the total.
+A unit is leased, free, or faulty. It is faulty if other mediated devices of its parent
+(of this host's own tools, or of another type) use its capacity, or if the privileged
+helper has it on record for a lost lease. os_acc never touches those other devices.
+Faulty units count in the total.
 While there are mediated devices, the total is the largest that has been seen; without
 any, it is read from the kernel.
 """

@@ -3,19 +3,20 @@
 """Nova's libvirt driver with accelerators of os_acc.
 
 ``[DEFAULT] compute_driver = os_acc.LibvirtDriver``. Each method adds one step to the
-method of Nova's driver that it overrides (``nova.virt.libvirt.driver``, Nova 34), and
-copies nothing of it. nova-compute calls them in threads of its own, for several servers
-at once.
+method of Nova's driver that it overrides (``nova.virt.libvirt.driver``, Nova 31 to 34),
+and copies nothing of it; :mod:`os_acc.nova.hooks` lists those that Nova may rename.
+nova-compute calls them in threads of its own, for several servers at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
 from nova import exception as nova_exception
+from nova import objects
 from nova.compute import task_states
 from nova.conf import CONF
 from nova.virt.libvirt import driver
@@ -24,10 +25,18 @@ from oslo_serialization import jsonutils
 
 import os_acc
 from os_acc import exception
-from os_acc.nova import conversion, initialization, reconciliation, scheduling, servers
+from os_acc.nova import (
+    conversion,
+    guest_devices,
+    hooks,
+    initialization,
+    reconciliation,
+    scheduling,
+    servers,
+)
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
-from os_acc.nova.options import DriverSettings
+from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
@@ -39,6 +48,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
         self._restarts = servers.Restarts()
+        #: The devices that each server has lost to the snapshot that is being made.
+        self._snapshots: dict[str, GuestDevices] = {}
 
     # -- the host ---------------------------------------------------------------
 
@@ -46,8 +57,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Discover the accelerators of this host.
 
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
-            Nova's options name a device that os_acc has leased.
+            Nova's options name a device that os_acc has leased, or this release of
+            Nova lacks a method that the driver needs.
         """
+        hooks.check(LibvirtDriver, driver.LibvirtDriver)
         LOG.info(
             "The virt driver is %s.%s of os-acc %s",
             *(type(self).__module__, type(self).__qualname__),
@@ -104,24 +117,28 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             raise nova_exception.InternalError(f"libvirt: {error}") from error
         return None
 
-    def process_instances_at_startup(self, context: Any, instances: Any) -> Any:
-        """Release the leases of servers that left while nova-compute was stopped."""
-        found = super().process_instances_at_startup(context, instances)
-        self._reconciler.start()
-        return found
-
     def update_provider_tree(
         self, provider_tree: Any, nodename: str, allocations: Any = None
     ) -> None:
-        """Publish the accelerators after Nova's own inventory."""
+        """Publish the accelerators after Nova's own inventory.
+
+        nova-compute calls it for the first time when it has processed the servers of
+        this host: leases of those that left while it was stopped can be released now.
+        """
         super().update_provider_tree(provider_tree, nodename, allocations)
+        self._reconciler.start()
         self._node.update_provider_tree(
             provider_tree, nodename, self._reconciler.unallocated
         )
 
-    def _get_host_numa_topology(self) -> Any:
+    def get_available_resource(self, nodename: str) -> dict[str, Any]:
         """Let the scheduler choose the cells of a guest with accelerators."""
-        return scheduling.declare_cell_networks(super()._get_host_numa_topology())
+        found: dict[str, Any] = super().get_available_resource(nodename)
+        if found.get("numa_topology"):
+            topology = objects.NUMATopology.obj_from_db_obj(found["numa_topology"])
+            scheduling.declare_cell_networks(topology)
+            found["numa_topology"] = jsonutils.dumps(topology.obj_to_primitive())
+        return found
 
     # -- a guest that is created on this host -------------------------------------
 
@@ -277,7 +294,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         added = guest.devices[count:]
         for device, entry in zip(added, accel_info, strict=True):
             if "vfio_driver" in entry:
-                self._set_managed_mode(device, "false")
+                device.managed = "no"
 
     # -- a guest that starts again ------------------------------------------------
 
@@ -329,13 +346,14 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         guest = self._host.get_guest(instance)
         devices = self._servers.guest_devices(instance)
         try:
-            for device in devices.pci_devices():
-                self._detach_pci_devices(guest, [device])
+            guest_devices.detach_functions(guest, devices)
             # Nova detaches the mediated devices of every service.
             super().suspend(context, instance)
         except BaseException:
-            self._attach_missing(guest, devices)
+            guest_devices.attach_missing(guest, devices)
             raise
+        if instance.uuid in self._snapshots:
+            self._snapshots[instance.uuid] = devices
 
     def resume(
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
@@ -344,51 +362,46 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         # The server stays suspended: else Nova would discard its saved memory.
         with servers.rolled_back():
             self._renew(context, instance, network_info)
-        with self._reattached(instance):
+        with self._reattached(instance, self._servers.guest_devices(instance)):
             super().resume(context, instance, network_info, *args, **kwargs)
 
-    def _resume_guest_after_snapshot(
+    def snapshot(
         self,
         context: Any,
-        live_snapshot: bool,
-        original_power_state: Any,
         instance: Any,
-        guest: Any,
+        image_id: str,
+        update_task_state: Callable[..., Any],
     ) -> None:
-        """Attach the accelerators again after a snapshot that suspended the guest."""
-        if not self._needs_suspend_resume_for_snapshot(
-            live_snapshot, original_power_state
-        ):
-            return
-        with self._reattached(instance):
-            super()._resume_guest_after_snapshot(
-                context, live_snapshot, original_power_state, instance, guest
-            )
+        """Attach the accelerators again to a guest that Nova suspends for a snapshot.
+
+        Nova resumes the guest before it uploads the image, which takes longer. It
+        suspends none for a live snapshot.
+        """
+
+        def attach_and_update(*args: Any, **kwargs: Any) -> Any:
+            self._attach_to_running(instance, self._snapshots[instance.uuid])
+            return update_task_state(*args, **kwargs)
+
+        self._snapshots[instance.uuid] = GuestDevices()
+        try:
+            super().snapshot(context, instance, image_id, attach_and_update)
+        finally:
+            self._attach_to_running(instance, self._snapshots.pop(instance.uuid))
+
+    def _attach_to_running(self, instance: Any, devices: GuestDevices) -> None:
+        if devices and self._is_running(instance):
+            with self._reattached(instance, devices):
+                pass
 
     @contextlib.contextmanager
-    def _reattached(self, instance: Any) -> Iterator[None]:
+    def _reattached(self, instance: Any, devices: GuestDevices) -> Iterator[None]:
         """Attach the accelerators to the guest that the block resumes."""
-        devices = self._servers.guest_devices(instance)
         try:
             yield
-            self._attach_missing(self._host.get_guest(instance), devices)
+            guest_devices.attach_missing(self._host.get_guest(instance), devices)
         except BaseException:
             self._end_guest_without(devices, instance)
             raise
-
-    def _attach_missing(self, guest: Any, devices: GuestDevices) -> None:
-        """Attach those devices to a guest that it does not have.
-
-        :raises InternalError: it still lacks one.
-        """
-        # Nova has attached the mediated devices that the guest's old definition has.
-        missing = devices - GuestDevices.of_definition(guest.get_config())
-        self._attach_pci_devices(guest, missing.pci_devices())
-        self._attach_mediated_devices(guest, missing.mdev_definitions())
-        missing = devices - GuestDevices.of_definition(guest.get_config())
-        if missing:
-            # Nova's method logs a mediated device that does not exist, and returns.
-            raise nova_exception.InternalError(f"libvirt cannot attach {missing}")
 
     def _end_guest_without(self, devices: GuestDevices, instance: Any) -> None:
         """End a guest that runs without one of its accelerators."""

@@ -17,7 +17,8 @@ from nova.conf import CONF
 from nova.scheduler import filters, utils
 
 from os_acc import exception, numa
-from os_acc.nova import options, scheduling
+from os_acc.nova import scheduling
+from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.numa import NUMALimits
 
@@ -32,7 +33,7 @@ class AcceleratorFilter(filters.BaseHostFilter):  # type: ignore[misc]
     RUN_ON_REBUILD = False
 
     def __init__(self) -> None:
-        self._settings = options.SchedulerSettings.load(CONF)
+        self._settings = SchedulerSettings.load(CONF)
 
     def filter_all(
         self, filter_obj_list: Iterable[Any], spec_obj: Any

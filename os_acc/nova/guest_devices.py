@@ -12,8 +12,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Final
 
-from nova import objects
+from nova import exception as nova_exception
+from nova.pci import utils as pci_utils
 from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import guest as libvirt_guest
 
 from os_acc.objects.api import AcceleratorEntry
 
@@ -90,17 +92,18 @@ class GuestDevices:
     def __str__(self) -> str:
         return ", ".join(sorted(self.addresses | self.mdevs))
 
-    def pci_devices(self) -> list[Any]:
-        """Return the PCI functions as Nova's objects."""
-        return [
-            objects.PciDevice(
-                address=address,
-                extra_info={"managed": "false"} if address in self.unmanaged else {},
-            )
-            for address in sorted(self.addresses)
-        ]
+    def functions(self) -> list[Any]:
+        """Return the PCI functions as parts of a guest's definition."""
+        found = []
+        for address in sorted(self.addresses):
+            device = vconfig.LibvirtConfigGuestHostdevPCI()
+            place = pci_utils.parse_address(address)
+            device.domain, device.bus, device.slot, device.function = place
+            device.managed = "no" if address in self.unmanaged else "yes"
+            found.append(device)
+        return found
 
-    def mdev_definitions(self) -> list[Any]:
+    def mediated(self) -> list[Any]:
         """Return the mediated devices as parts of a guest's definition."""
         found = []
         for uuid in sorted(self.mdevs):
@@ -108,3 +111,31 @@ class GuestDevices:
             device.uuid = uuid
             found.append(device)
         return found
+
+
+def attach_missing(guest: Any, devices: GuestDevices) -> None:
+    """Attach those devices to a running guest that it does not have.
+
+    :param guest: a ``nova.virt.libvirt.guest.Guest``.
+    :raises InternalError: libvirt cannot attach them.
+    """
+    missing = devices - GuestDevices.of_definition(guest.get_config())
+    try:
+        for definition in (*missing.functions(), *missing.mediated()):
+            guest.attach_device(definition, live=True)
+    except libvirt_guest.libvirt.libvirtError as error:
+        raise nova_exception.InternalError(
+            f"libvirt cannot attach {missing}: {error}"
+        ) from error
+
+
+def detach_functions(guest: Any, devices: GuestDevices) -> None:
+    """Detach the PCI functions among the devices of a running guest.
+
+    :raises PciDeviceDetachFailed: the guest still has one.
+    """
+    for definition in devices.functions():
+        guest.detach_device(definition, live=True)
+    left = devices & GuestDevices.of_definition(guest.get_config())
+    if left.addresses:
+        raise nova_exception.PciDeviceDetachFailed(reason="timeout", dev=left)

@@ -39,7 +39,7 @@ from os_acc import deadlines, exception
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
-from os_acc.nova.options import DriverSettings
+from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)
@@ -80,13 +80,20 @@ class LeaseReconciler:
         self._allocations = allocations
         self._guest_devices = guest_devices
         self._ended = threading.Event()
+        self._runs = False
 
     def start(self) -> None:
-        """Run rounds in a thread of this process, the first one now."""
+        """Run rounds in a thread of this process, the first one now.
+
+        Later calls do nothing, unless no thread could be started.
+        """
+        if self._runs:
+            return
         try:
             deadlines.start(self._run)
+            self._runs = True
         except exception.DeviceStuck as error:
-            LOG.error("leases are not compared until a restart: %s", error)
+            LOG.error("leases are not compared until there is a thread: %s", error)
 
     def stop(self) -> None:
         """End the thread after its round."""

@@ -23,8 +23,9 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import conversion, options
+from os_acc.nova import conversion
 from os_acc.nova.host_providers import HostProviders, Providers, record_of
+from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order
@@ -71,9 +72,7 @@ def read_summaries(host: str, resource_class: str) -> Mapping[str, Any]:
 @functools.cache
 def host_providers() -> HostProviders:
     """Return the cache that the filter and the weigher of this process share."""
-    return HostProviders(
-        read_summaries, options.SchedulerSettings.load(CONF).cached_hosts
-    )
+    return HostProviders(read_summaries, SchedulerSettings.load(CONF).cached_hosts)
 
 
 class ServerRequest:
@@ -84,7 +83,7 @@ class ServerRequest:
     :ivar groups: its groups with accelerators, by suffix.
     """
 
-    def __init__(self, spec_obj: Any, settings: options.SchedulerSettings) -> None:
+    def __init__(self, spec_obj: Any, settings: SchedulerSettings) -> None:
         self._spec, self._settings = spec_obj, settings
         self._deadline = time.monotonic() + settings.placement_timeout
         self._has_warned = False
@@ -218,7 +217,7 @@ def _network_of(cell: int) -> str:
     return f"os-acc:numa-cell-{cell}"
 
 
-def declare_cell_networks(topology: Any) -> Any:
+def declare_cell_networks(topology: Any) -> None:
     """Add to each cell of a host a network that no port uses.
 
     Nova places a guest that uses a physical network in the cells of this network
@@ -227,13 +226,11 @@ def declare_cell_networks(topology: Any) -> Any:
     without such networks, the limits have no effect
     (``_numa_cells_support_network_metadata`` in ``nova/virt/hardware.py``).
 
-    :param topology: a new ``nova.objects.NUMATopology``, or None.
-    :returns: the same object.
+    :param topology: a ``nova.objects.NUMATopology``; it is changed.
     """
-    for cell in () if topology is None else topology.cells:
+    for cell in topology.cells:
         metadata = cell.network_metadata
         metadata.physnets = {*metadata.physnets, _network_of(cell.id)}
-    return topology
 
 
 def bound_to_cells(limits: Any, cells: Iterable[int]) -> Any:

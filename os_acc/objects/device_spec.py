@@ -181,9 +181,9 @@ def parse(values: Sequence[str]) -> DeviceSpec:
     """Parse the option's values, each a JSON object or a list of objects.
 
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
-    object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
-    or else ``mdev_parent`` alone, a virtual parent of mediated devices. Tags are
-    those of :class:`.DeviceTags`.
+    object: regular expressions, see :class:`.device_spec_address.Regex`) or
+    ``devname``; or else ``mdev_parent`` alone, a virtual parent of mediated devices.
+    Tags are those of :class:`.DeviceTags`.
 
     :raises InvalidConfiguration: a value is not completely understood.
     """

@@ -93,7 +93,8 @@ class EraseChoice:
     """The method for a device, or why there is none.
 
     :ivar method: None: no method is allowed.
-    :ivar reasons: the methods before it that each rule forbids, for operators.
+    :ivar reasons: for each rule, the methods that it forbids, of those that were tried
+        before ``method``; for operators.
     """
 
     method: EraseMethod | None

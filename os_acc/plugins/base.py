@@ -227,7 +227,9 @@ class PluginBase(abc.ABC):
 
     A plugin is instantiated once for each ``initialize()``. Its methods are called
     from several threads, without privileges, and with a time limit: a call that
-    exceeds it is abandoned, and the plugin gets no other call until it returns.
+    exceeds it is abandoned, and the plugin gets no other call until it returns. If
+    nova-compute runs under eventlet, one call of a plugin runs at a time, in a thread
+    of the kernel that ends with it: start no thread that outlives the call.
     A plugin that fails never stops the others.
 
     :param name: the name of its entry point.

@@ -9,6 +9,7 @@ import math
 import re
 import reprlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from importlib import metadata
@@ -19,7 +20,7 @@ import stevedore
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, native_threads
 from os_acc.objects.drivers import is_driver_name, is_vfio_driver
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.typed import expect, expect_all
@@ -118,6 +119,7 @@ class PluginCalls:
     plugin_name: str
     _hanging: set[futures.Future[Any]] = dataclasses.field(default_factory=set)
     _guard: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    _turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         deadlines.reset_after_fork(self)
@@ -125,7 +127,7 @@ class PluginCalls:
     def forget_parent(self) -> None:
         """Forget all hanging calls."""
         self._hanging = set()
-        self._guard = threading.Lock()
+        self._guard, self._turn = threading.Lock(), threading.Lock()
 
     @property
     def hangs(self) -> bool:
@@ -147,15 +149,26 @@ class PluginCalls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} hangs in an earlier call"
             )
-        answer: futures.Future[_T] = deadlines.begin(self._run, function, *args)
+        if not native_threads.is_needed():
+            return self._call(seconds, function, *args)
+        # A lock of the plugin's would serve one thread of the kernel alone.
+        deadline = time.monotonic() + min(max(0.0, seconds), threading.TIMEOUT_MAX / 2)
+        with deadlines.alone(self._turn, deadline, self._late(seconds)):
+            return self._call(deadline - time.monotonic(), function, *args)
+
+    def _call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
+        answer = native_threads.begin(self._run, function, *args)
         try:
             return answer.result(max(0.0, seconds))
         except futures.TimeoutError as error:
             with self._guard:
                 self._hanging.add(answer)
-            raise exception.PluginFailed(
-                f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
-            ) from error
+            raise self._late(seconds) from error
+
+    def _late(self, seconds: float) -> exception.PluginFailed:
+        return exception.PluginFailed(
+            f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
+        )
 
     def _run(self, function: Callable[..., _T], *args: object) -> _T:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from os_acc import deadlines, exception, privsep
+from os_acc import deadlines, exception, native_threads, privsep
 from os_acc.attach.manager import Manager
 from os_acc.testing import (
     HostSpec,
@@ -145,11 +145,17 @@ class ProcessHost(TestHost):
         """Return the result of a process that starts a service, and calls it."""
         return outcome(self.service(action, **options))
 
+    def _start_again(self) -> Manager:
+        # A child of a process with greenlets, as a helper in here forks, has none.
+        if native_threads.is_needed():
+            return self.serve(self.configure())
+        return self.start_here()
+
     def recover(self) -> list[tuple[str, str]]:
         """Start a service after a crash; return card and state of each lease."""
 
         def leases() -> list[tuple[str, str]]:
-            store = self.start_here().store
+            store = self._start_again().store
             return [(str(each.address), each.state.value) for each in store.leases()]
 
         return outcome(processes.Child(leases))
@@ -158,7 +164,7 @@ class ProcessHost(TestHost):
         """Check that all leases are released, and that the next plug is served."""
 
         def unplug_all() -> None:
-            manager = self.start_here()
+            manager = self._start_again()
             leases = manager.store.leases()
             places = [str(each) for lease in leases for each in lease.members]
             assert len(places) == len(set(places)), "a device is leased twice"

@@ -20,7 +20,7 @@ from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options
 from os_acc.helper.client import Helper
 from os_acc.host import numa
-from os_acc.nova import options as nova
+from os_acc.nova import settings as nova
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner

@@ -83,7 +83,7 @@ def test_a_client_killed_with_calls_running_and_queued(
         host.kernel.wait_until_blocked(2)
         for number, card in enumerate(queued, 2):
             begin(number, card)
-        signal.pause()
+        time.sleep(3600)
 
     if call == "unplug":
         host.run(plug_all)
@@ -115,10 +115,10 @@ def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
     def fork(manager: Manager) -> None:
         pid = os.fork()
         if pid == 0:
-            signal.pause()
+            time.sleep(3600)
             os._exit(0)
         Path(host.directory, "child").write_text(str(pid))
-        signal.pause()
+        time.sleep(3600)
 
     client = host.service(fork)
     report = Path(host.directory, "child")
@@ -191,6 +191,7 @@ def interrupted(call: Callable[[], object]) -> Attempt:
         return Attempt(None, name, "\n".join(getattr(error, "__notes__", ())), seconds)
 
 
+@pytest.mark.native_threads
 @pytest.mark.parametrize("raised", [Told, SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("cards", [(GPU,), (GPU, *CARDS[:3])], ids=["one", "several"])
 def test_a_handler_that_raises_in_the_middle_of_a_plug(
@@ -267,6 +268,7 @@ def test_an_interpreter_that_ends_in_a_plug(
 # -- forked ------------------------------------------------------------------
 
 
+@pytest.mark.native_threads
 def test_a_forked_child_plugs_while_its_parent_is_at_it(
     host: ProcessHost, pristine: Snapshot
 ) -> None:
@@ -311,6 +313,7 @@ def test_a_forked_child_plugs_while_its_parent_is_at_it(
     host.check_whole(pristine)
 
 
+@pytest.mark.native_threads
 def test_a_forked_child_that_ends_takes_nothing_of_its_parents_along(
     host: ProcessHost, pristine: Snapshot
 ) -> None:

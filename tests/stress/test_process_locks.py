@@ -67,7 +67,7 @@ def hold_worker(host: ProcessHost) -> None:
 
 def stand_still(host: ProcessHost) -> None:
     Path(host.directory, "held").touch()
-    signal.pause()
+    time.sleep(3600)
 
 
 def worker_lock(host: ProcessHost) -> str:

@@ -16,7 +16,7 @@ import pytest
 from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
-from os_acc import deadlines, privsep, service
+from os_acc import deadlines, native_threads, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.attach.retrier import Retrier
 from os_acc.helper import client
@@ -84,6 +84,8 @@ def make_bench(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
     with contextlib.ExitStack() as stack:
 
         def make(spec: HostSpec | None = None, **options: Any) -> TestHost:
+            # A child of a process with greenlets, as a helper in here forks, has none.
+            options.setdefault("separate_helper", native_threads.is_needed())
             host = TestHost(tmp_path, spec or hosts.two_socket_host(), **options)
             return stack.enter_context(host)
 

@@ -182,6 +182,7 @@ def test_the_first_error_in_order_is_raised_when_all_have_ended():
     assert sorted(done) == [0, 1, 2, 4, 6, 7]
 
 
+@pytest.mark.native_threads
 def test_an_interruption_waits_for_what_runs_and_begins_no_more():
     """The signal is a repeated Ctrl-C, or the request to stop the service."""
     begun, ended = [], []
@@ -297,6 +298,7 @@ def in_child(check: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.native_threads
 def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch):
     monkeypatch.setattr(service, "nodes", service.Nodes())
     config = bench.config()
@@ -306,6 +308,7 @@ def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch
         )
 
 
+@pytest.mark.native_threads
 def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
     plugin_calls = loader.PluginCalls("acme")
     with pytest.raises(exception.PluginFailed):
@@ -315,6 +318,7 @@ def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
     assert plugin_calls.hangs
 
 
+@pytest.mark.native_threads
 def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
     manager, nova, looked = bench.manager, Nova(), threading.Event()
@@ -329,6 +333,7 @@ def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):
         assert in_child(asks)
 
 
+@pytest.mark.native_threads
 def test_a_forked_child_plugs_and_tells_it_whatever_its_parent_was_at(bench):
     arguments = request(bench.provider(FPGA))
     manager, nova = bench.manager, Nova()

@@ -105,7 +105,9 @@ def test_using_every_module_never_loads_eventlet() -> None:
     ]
     loaded = modules_loaded_by(f"import {', '.join(names)}")
     assert "os_acc" in loaded
-    assert "eventlet" not in loaded
+    # Until 3.11 oslo.privsep imports it.
+    if "eventlet" not in modules_loaded_by("import oslo_privsep.daemon"):
+        assert "eventlet" not in loaded
 
 
 def test_no_file_imports_eventlet_even_where_it_is_rarely_run() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from os_acc.testing.conformance.common import Check, RuleBroken
 from os_acc.testing.conformance.concurrency import concurrent_plugs_share_no_unit
 from os_acc.testing.conformance.discovery import (
     devices_are_valid,
@@ -29,7 +30,6 @@ from os_acc.testing.conformance.failures import (
     refused_writes_lose_nothing,
     vanished_functions_lose_nothing,
 )
-from os_acc.testing.conformance.rules import Check, RuleBroken
 from os_acc.testing.conformance.steps import (
     nothing_is_left_open,
     prepare_is_idempotent,

@@ -9,7 +9,7 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.objects.device import Provider
-from os_acc.testing.conformance.rules import (
+from os_acc.testing.conformance.common import (
     RuleBroken,
     contents,
     free_units,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
-from os_acc.testing.conformance.rules import contents, offered, require, require_equal
+from os_acc.testing.conformance.common import contents, offered, require, require_equal
 from os_acc.testing.test_host import TestHost
 
 _DEVICES = "sys/bus/pci/devices"

@@ -14,7 +14,7 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.mdev import function_of
 from os_acc.plugins import base
 from os_acc.testing import helper
-from os_acc.testing.conformance.rules import (
+from os_acc.testing.conformance.common import (
     Step,
     contents,
     erase_all,

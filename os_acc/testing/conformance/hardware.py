@@ -32,7 +32,7 @@ from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.testing.conformance import steps
-from os_acc.testing.conformance.rules import RuleBroken, finish_erasures, require
+from os_acc.testing.conformance.common import RuleBroken, finish_erasures, require
 from os_acc.testing.conformance.touches import Touches
 from os_acc.testing.nova import request
 

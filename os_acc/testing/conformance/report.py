@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from os_acc import exception
 from os_acc.plugins import base, loader
+from os_acc.testing.conformance.common import RuleBroken
 from os_acc.testing.conformance.hardware import Bench, Check, Skipped
-from os_acc.testing.conformance.rules import RuleBroken
 
 #: The version of the format.
 FORMAT: Final = 1

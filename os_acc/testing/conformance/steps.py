@@ -2,7 +2,8 @@
 
 """Checks of plug and unplug: ``prepare()`` and ``release()``, and what they leave open.
 
-The interpreter waits for a thread that is no daemon: no ``os-acc`` command would end.
+A plugin leaves no thread that is no daemon: the interpreter waits for it, and an
+``os-acc`` command would never end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from os_acc import exception
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.plugins import base
-from os_acc.testing.conformance.rules import (
+from os_acc.testing.conformance.common import (
     Around,
     RuleBroken,
     Step,

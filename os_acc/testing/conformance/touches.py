@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle
 from os_acc.plugins import base
-from os_acc.testing.conformance.rules import Around, RuleBroken, Step, interposed
+from os_acc.testing.conformance.common import Around, RuleBroken, Step, interposed
 from os_acc.testing.kernel import FakeKernel
 
 _NUMBER: Final = struct.Struct("=qq")

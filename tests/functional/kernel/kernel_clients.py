@@ -64,11 +64,13 @@ def target_on_partition(node: str) -> Iterator[None]:
     """Make a partition of a disk the backend of an LIO target."""
     # One entry of a DOS partition table: 16 MiB from 1 MiB on.
     entry = struct.pack("<B3xB3xII", 0, 0x83, 2048, 32768)
+    reread = ("blockdev", "--rereadpt", node)
     for table in ((entry.ljust(64, b"\0") + b"\x55\xaa"), bytes(66)):
         fd = os.open(node, os.O_WRONLY | os.O_SYNC)
         os.pwrite(fd, bytes(446) + table, 0)
         os.close(fd)
-        _run("blockdev", "--rereadpt", node)
+        # The kernel may still read the table that was there before: EBUSY.
+        wait_until(lambda: subprocess.run(reread, check=False).returncode == 0)
         if table.endswith(b"\xaa"):
             wait_until(lambda: os.path.exists(f"{node}p1"))
             with target(f"{node}p1"):

@@ -42,8 +42,10 @@ def exists(bdf: str) -> bool:
 
 
 def driver(bdf: str) -> str | None:
-    link = DEVICES / bdf / "driver"
-    return link.readlink().name if link.is_symlink() else None
+    try:
+        return (DEVICES / bdf / "driver").readlink().name
+    except FileNotFoundError:
+        return None
 
 
 def override(bdf: str) -> str | None:

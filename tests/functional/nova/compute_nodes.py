@@ -19,7 +19,7 @@ from nova.conf import CONF, devices, pci
 from oslo_config import cfg
 
 import os_acc
-from os_acc import exception
+from os_acc import exception, native_threads
 from os_acc.attach.manager import Manager
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.lease import HelperRecord, Lease
@@ -205,5 +205,9 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, ComputeNode]]:
     """Yield two nodes, each with four GPUs."""
     slots = [gpu.rpartition(":")[0] for gpus in GPUS.values() for gpu in gpus]
     spec = HostSpec(tuple(each for slot in slots for each in hosts.gpu(slot, 0)))
-    with TestHost(tmp_path, spec) as bench:
+    # A child of a process with greenlets, as a helper in here forks, has none.
+    is_separate = native_threads.is_needed()
+    with TestHost(tmp_path, spec, separate_helper=is_separate) as bench:
+        # Nova's tests register options of the command line.
+        CONF.clear()
         yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}

@@ -12,16 +12,19 @@ from unittest import mock
 
 import pytest
 
-# Set before any import of Nova: it uses threads, as in service. These tests run
-# first, and prevent the import of eventlet.
-os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "true"
+# Set before any import of Nova: it uses threads, as in service, unless the environment
+# asks for eventlet. These tests run first, and prevent its import.
+os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
 import nova.tests.functional
 from nova import test
 from nova.tests import fixtures
 
+from os_acc import native_threads
 from tests.functional.nova import nova_cases, operations
 
 assert nova.tests.functional
+_asked = os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] == "false"
+assert native_threads.is_needed() is _asked
 pytest.register_assert_rewrite("tests.functional.nova.cloud")
 
 

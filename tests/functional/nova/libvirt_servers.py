@@ -28,13 +28,15 @@ from nova.policies import base as base_policies
 from nova.policies import servers as server_policies
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
+from oslo_privsep import daemon
 
-from os_acc.nova import loading, options
+from os_acc.nova import loading, settings
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import operations
 
 #: Seconds until an operation must have ended.
 _DEADLINE = 300.0
+_CHANNEL = daemon.RootwrapClientChannel
 #: Returns the handle of os_acc for the name of a compute node, and the seconds between
 #: two attempts to initialize it.
 Nodes = Callable[[str, float], DeferredNode]
@@ -60,9 +62,14 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def setUp(self) -> None:
         super().setUp()
-        options.DriverSettings.load(CONF)
+        settings.DriverSettings.load(CONF)
         loading.extend_nova_virt()
         self.useFixture(served_by(self._nodes))
+
+        # Nova's tests start no privileged helper; these have one of their own.
+        self.useFixture(
+            fixtures.MonkeyPatch("oslo_privsep.daemon.RootwrapClientChannel", _CHANNEL)
+        )
 
         # There are no files of disks that could be moved or copied.
         for method, replacement in (

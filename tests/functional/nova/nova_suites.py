@@ -24,7 +24,7 @@ from nova.tests.functional import integrated_helpers
 from nova.tests.functional.libvirt import base
 from nova.virt import driver
 
-from os_acc.nova import loading, options
+from os_acc.nova import loading, settings
 from os_acc.nova.initialization import DeferredNode
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.functional.nova import libvirt_servers
@@ -165,7 +165,7 @@ def _nodes(directory: Path) -> Iterator[_Nodes]:
 @contextlib.contextmanager
 def _configured(nodes: _Nodes) -> Iterator[None]:
     """Let Nova's tests select the driver of os_acc, which serves these nodes."""
-    options.DriverSettings.load(CONF)
+    settings.DriverSettings.load(CONF)
     loading.extend_nova_virt()
     # Some tests count the providers of a node.
     helper = integrated_helpers.PlacementHelperMixin

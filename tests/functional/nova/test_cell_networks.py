@@ -27,33 +27,33 @@ def host(cells: int, networks: Mapping[int, str] | None = None) -> objects.NUMAT
     :param networks: the physical network of cells.
     """
     networks = networks or {}
-    return scheduling.declare_cell_networks(
-        objects.NUMATopology(
-            cells=[
-                objects.NUMACell(
-                    id=number,
-                    cpuset=set(),
-                    pcpuset=_cpus(number),
-                    memory=4096,
-                    cpu_usage=0,
-                    memory_usage=0,
-                    pinned_cpus=set(),
-                    siblings=[{cpu} for cpu in _cpus(number)],
-                    mempages=[
-                        objects.NUMAPagesTopology(
-                            size_kb=4, total=1 << 20, used=0, reserved=0
-                        )
-                    ],
-                    socket=number,
-                    network_metadata=objects.NetworkMetadata(
-                        physnets={networks[number]} if number in networks else set(),
-                        tunneled=False,
-                    ),
-                )
-                for number in range(cells)
-            ]
-        )
+    topology = objects.NUMATopology(
+        cells=[
+            objects.NUMACell(
+                id=number,
+                cpuset=set(),
+                pcpuset=_cpus(number),
+                memory=4096,
+                cpu_usage=0,
+                memory_usage=0,
+                pinned_cpus=set(),
+                siblings=[{cpu} for cpu in _cpus(number)],
+                mempages=[
+                    objects.NUMAPagesTopology(
+                        size_kb=4, total=1 << 20, used=0, reserved=0
+                    )
+                ],
+                socket=number,
+                network_metadata=objects.NetworkMetadata(
+                    physnets={networks[number]} if number in networks else set(),
+                    tunneled=False,
+                ),
+            )
+            for number in range(cells)
+        ]
     )
+    scheduling.declare_cell_networks(topology)
+    return topology
 
 
 def _cpus(cell: int) -> set[int]:

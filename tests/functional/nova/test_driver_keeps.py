@@ -13,8 +13,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from nova import exception as nova_exception
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.api import client
+from nova.virt.libvirt import guest
 
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
@@ -106,3 +108,19 @@ def test_a_failed_live_migration_is_neither_aborted_nor_completed(
     complete = {"force_complete": None}
     check(refused(lambda: api.api_delete(path)))
     check(refused(lambda: api.api_post(f"{path}/action", complete)))
+
+
+@clouds.two_groups
+def test_a_live_snapshot_asks_for_no_device(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    """It succeeds though os_acc cannot name the devices, as of a quarantined one."""
+    name = "os_acc.nova.servers.ServerAccelerators.guest_devices"
+    with (
+        mock.patch(name, side_effect=nova_exception.InternalError("quarantined")),
+        mock.patch.object(guest.Guest, "attach_device") as attach,
+        cloud.no_privileged_write(),
+    ):
+        cloud.nova.snapshot(server)
+    assert not attach.called
+    assert cloud.nova.is_running(FIRST, server)

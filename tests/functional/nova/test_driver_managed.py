@@ -49,8 +49,7 @@ def test_the_guest_is_defined_with_the_function_unmanaged(
     assert [each.managed for each in guest.devices] == ["yes", "no", "yes"]
 
 
-def test_a_resumed_guest_gets_it_unmanaged_again(driver: LibvirtDriver) -> None:
+def test_a_resumed_guest_gets_it_unmanaged_again() -> None:
     entries: Any = [VF, GPU]
-    devices = GuestDevices.of_entries(entries).pci_devices()
-    found = map(driver._get_guest_pci_device, devices)
+    found = GuestDevices.of_entries(entries).functions()
     assert {each.bus: each.managed for each in found} == {"17": "yes", "3b": "no"}

@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 from nova import exception as nova_exception
+from nova.tests.fixtures import libvirt
 
 from os_acc import exception
 from tests.functional.nova import mdev_hosts
@@ -103,9 +104,13 @@ def test_a_suspended_server_gets_them_back(
 def test_a_guest_does_not_resume_without_its_mediated_device(
     cloud: MdevCloud, server: dict[str, Any]
 ) -> None:
-    """Nova logs a mediated device that libvirt does not find, and goes on."""
     cloud.nova.suspend(server)
-    with mock.patch(_LIBVIRT + "driver.LibvirtDriver._attach_mediated_devices"):
+    missing = libvirt.make_libvirtError(
+        libvirt.libvirtError,
+        "no such device",
+        error_code=libvirt.VIR_ERR_DEVICE_MISSING,
+    )
+    with mock.patch(_LIBVIRT + "guest.Guest.attach_device", side_effect=missing):
         cloud.nova.refuse(server, {"resume": None}, "resume")
     assert not cloud.nova.is_running(FIRST, server)
     cloud.check_held(server["id"], FIRST)

@@ -230,6 +230,7 @@ class KernelMessages:
 def _received(*messages: tuple[str, dict[str, str]]) -> list[Uevent | None]:
     listener = uevents.Monitor()
     listener._monitor = KernelMessages(*messages)
+    listener._arrival = types.SimpleNamespace(select=lambda _seconds: [True])
     return [listener.poll(0.0) for _ in messages]
 
 

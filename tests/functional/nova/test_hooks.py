@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver fits the release of Nova, or nova-compute does not start."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from nova.virt import driver as interface
+from nova.virt.libvirt import driver as libvirt
+from nova.virt.libvirt import guest, host
+
+from os_acc import exception
+from os_acc.nova import driver, guest_devices, hooks
+
+OURS, NOVAS = driver.LibvirtDriver, libvirt.LibvirtDriver
+
+
+def test_this_release_fits() -> None:
+    hooks.check(OURS, NOVAS)
+
+
+def test_the_table_has_each_method_that_the_driver_overrides_or_calls() -> None:
+    overridden = {
+        name
+        for name, found in vars(OURS).items()
+        if inspect.isfunction(found) and hasattr(NOVAS, name) and name != "__init__"
+    }
+    source = inspect.getsource(driver) + inspect.getsource(guest_devices)
+    called = {
+        name
+        for name in re.findall(r"\bself\.(_\w+)\(", source)
+        if hasattr(NOVAS, name) and name not in vars(OURS)
+    }
+    assert overridden | called == {*hooks.PUBLIC, *hooks.PRIVATE}
+    for used, kind in ((hooks.OF_GUEST, guest.Guest), (hooks.OF_HOST, host.Host)):
+        for name in used:
+            assert f".{name}(" in source
+            assert hasattr(kind, name)
+
+
+def test_the_public_ones_are_those_of_the_interface() -> None:
+    assert all(hasattr(interface.ComputeDriver, name) for name in hooks.PUBLIC)
+    assert not any(hasattr(interface.ComputeDriver, name) for name in hooks.PRIVATE)
+
+
+@pytest.mark.parametrize("name", [*hooks.PUBLIC, *hooks.PRIVATE])
+def test_a_renamed_method_is_refused_by_its_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in (NOVAS, interface.ComputeDriver):
+        if name in vars(each):
+            monkeypatch.delattr(each, name)
+    with pytest.raises(exception.InvalidConfiguration, match=f"has no method {name} "):
+        hooks.check(OURS, NOVAS)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda self, context, network_info, instance, *, destroy_vifs=True: None,
+        lambda self, context, instance, network_info: None,
+    ],
+    ids=["moved", "removed"],
+)
+def test_a_changed_parameter_is_refused(changed: Callable[..., Any]) -> None:
+    novas = type("LibvirtDriver", (NOVAS,), {"cleanup": changed})
+    with pytest.raises(exception.InvalidConfiguration, match="cleanup does not accept"):
+        hooks.check(OURS, novas)
+
+
+def test_parameters_that_a_decorator_hides_are_not_compared() -> None:
+    hidden = {"cleanup": lambda *args, **kwargs: None}
+    hooks.check(OURS, type("LibvirtDriver", (NOVAS,), hidden))
+
+
+def test_nova_compute_does_not_start_with_a_release_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(NOVAS, "_guest_add_accel_pci_devices")
+    virt = OURS.__new__(OURS)
+    with pytest.raises(exception.InvalidConfiguration, match="_guest_add_accel_pci"):
+        virt.init_host("host")
