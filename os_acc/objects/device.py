@@ -203,7 +203,7 @@ class RejectReason(enum.Enum):
     NO_INTERFACE = "an FPGA region without an interface id"
     SEVERAL_REGIONS = "an FPGA card with several regions; set num_vfs"
     UNSEEN_REGION = "an FPGA card without regions in dfl-pci"
-    UNREADABLE = "unreadable by its plugin"
+    UNREADABLE = "unreadable"
     UNSUPPORTED = "not supported by its plugin"
     MANAGEMENT = "a management function, which stays with the host"
     NO_PLUGIN = "supported by no plugin"
