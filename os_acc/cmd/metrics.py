@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from os_acc.cmd import base
-from os_acc.host import health
+from os_acc.host import attributes, health
 from os_acc.inspection import HostInspection
 from os_acc.objects.device import RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
@@ -46,9 +46,10 @@ class Metrics(base.Acting):
         root = self.os_acc.root
         # A VF has the link and the sensors of its PF.
         sources = {
-            health.source(root, each) for each in pci_functions_of(providers.values())
+            attributes.pf_of(root, each)
+            for each in pci_functions_of(providers.values())
         }
-        readings = health.read_in_time(root, sources)
+        readings = health.read_each(root, sources)
         path = self.settings.state_path
         recorded = state_files.recorded_health(path, root).readings
         errors = _errors(state_files.counted_errors(path))

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from os_acc import native_threads
 from os_acc.exception import HostStepFailed
-from os_acc.host import health
+from os_acc.host import attributes
 from os_acc.objects.pci import PciAddress
 
 _P = ParamSpec("_P")
@@ -30,7 +30,7 @@ SECONDS: Final = 2.0
 MOST: Final = 4
 
 #: The reads that hang, by the card.
-_hanging: dict[str, futures.Future[object]] = {}
+_hanging: dict[str, futures.Future[Any]] = {}
 os.register_at_fork(after_in_child=_hanging.clear)
 
 
@@ -62,7 +62,7 @@ def answer(
 
 
 def _card(root: str, place: PciAddress | str) -> str:
-    return place if isinstance(place, str) else str(health.source(root, place))
+    return place if isinstance(place, str) else str(attributes.pf_of(root, place))
 
 
 def _silent(place: PciAddress | str, cards: Sequence[str]) -> HostStepFailed:

@@ -28,7 +28,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
-from os_acc.host import health, pci
+from os_acc.host import attributes, health, pci
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device_spec import OperatorRules
@@ -166,7 +166,7 @@ class HealthStepReader:
                 continue
             members = (m for handle in provider.device.handles for m in handle.members)
             for function in filter(None, map(function_of, members)):
-                source = health.source(self._root, function)
+                source = attributes.pf_of(self._root, function)
                 if source not in taken:
                     found.setdefault((name, source), set()).add(function)
         return found
@@ -290,7 +290,7 @@ def known_faults(
 
     :param functions: those of the devices.
     """
-    read = health.faults_in_time(root, functions, rules.max_uncorrectable_errors)
+    read = health.faults(root, functions, rules.max_uncorrectable_errors)
     return {**state_files.recorded_health(state_path, root).faults, **read}
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from concurrent import futures
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from prometheus_client.openmetrics import parser
 
 from os_acc import exception
 from os_acc.cmd.metrics import exposition
-from os_acc.host import health
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
+from tests.silent_files import silent
 from tests.unit.cmd.console import Console
 
 CARD, OTHER, DRIVE = "0000:05:00.0", "0000:06:00.0", "0000:d9:00.0"
@@ -122,29 +121,20 @@ def test_readings_that_the_service_has_made_as_root(make_bench, tmp_path):
     assert "its media are read-only" in device["Reason"]
 
 
-@pytest.fixture
-def silent_sensor(bench, monkeypatch):
-    """Let the sensor of the first card hang, as a driver does whose card is silent.
-
-    Opening a FIFO for reading waits for a writer.
-    """
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.2)
+def test_a_silent_sensor_delays_no_other_device(bench, console):
+    """As of a driver whose card does not answer."""
     (sensor,) = Path(bench.root).glob(f"sys/devices/**/{CARD}/hwmon/hwmon3/temp1_input")
-    sensor.unlink()
-    os.mkfifo(sensor)
-    yield
-    # The thread that was left behind ends.
-    os.close(os.open(sensor, os.O_RDWR | os.O_NONBLOCK))
-
-
-def test_a_silent_sensor_delays_no_other_device(silent_sensor, console):
-    ran = console.run("metrics")
-    assert f"{CARD} does not answer" in ran.err
-    lanes = {key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"}
-    assert lanes == {OTHER}
-    listed = console.run("device", "list", "-f", "value", "-c", "Address")
-    assert f"{CARD} does not answer" in listed.err
-    assert {CARD, OTHER} <= set(listed.out.split())
+    with silent(sensor):
+        ran = console.run("metrics")
+        assert f"cannot read the health of {CARD}" in ran.err
+        found = {
+            key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"
+        }
+        assert found == {OTHER}
+        device = console.device(CARD)
+        assert device["State"] == "faulty"
+        assert "does not answer when its health is read" in device["Reason"]
+        assert console.device(OTHER)["State"] == "free"
 
 
 def test_rejected_devices_and_failed_plugins_are_counted(console, monkeypatch):
