@@ -424,13 +424,11 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             and instance.host == self._service_host
         )
         if leaves_cell:
-            self._servers.check_ready(instance)
-        super().destroy(context, instance, network_info, *args, **kwargs)
-        if self._restarts.has(context, instance):
+            with self._servers.moving(context, instance):
+                super().destroy(context, instance, network_info, *args, **kwargs)
             return
-        if leaves_cell:
-            self._servers.keep_for_migration(context, instance)
-        else:
+        super().destroy(context, instance, network_info, *args, **kwargs)
+        if not self._restarts.has(context, instance):
             self._servers.release(instance)
 
     def cleanup(
@@ -453,10 +451,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Keep the accelerators for the migration, which can be reverted."""
-        self._servers.check_ready(instance)
-        found = super().migrate_disk_and_power_off(context, instance, *args, **kwargs)
-        self._servers.keep_for_migration(context, instance)
-        return found
+        with self._servers.moving(context, instance):
+            return super().migrate_disk_and_power_off(
+                context, instance, *args, **kwargs
+            )
 
     def finish_revert_migration(
         self,

@@ -305,21 +305,46 @@ class ServerAccelerators:
                 "use a cold migration"
             )
 
-    def keep_for_migration(self, context: Any, instance: Any) -> None:
-        """Move the leases of a server that leaves this host to its migration.
+    @contextlib.contextmanager
+    def moving(self, context: Any, instance: Any) -> Iterator[None]:
+        """Keep the leases for the migration, before a block ends the guest.
 
-        :raises InternalError: the leases cannot be moved.
+        A resize on one host attaches the accelerators of the new flavor as well. If one
+        of these, or the block, fails, the server has its leases as before.
+
+        :raises InstanceFaultRollback: os_acc cannot serve; the server stays as it is.
         """
-        if not conversion.may_request_accelerators(instance.flavor):
+        flavors = filter(None, (instance.flavor, instance.new_flavor))
+        if not any(map(conversion.may_request_accelerators, flavors)):
+            yield
             return
-        with _converted(instance, restarts=True):
-            if not self._node.attached({"uuid": instance.uuid}):
-                return
         migration = objects.Migration.get_by_id_and_instance(
             context, instance.migration_context.migration_id, instance.uuid
         )
+        with contextlib.ExitStack() as undo:
+            with rolled_back():
+                self._keep_for_migration(instance, migration)
+                undo.callback(self.take_back, instance, migration)
+                if migration.source_compute == migration.dest_compute:
+                    undo.callback(self.release, instance)
+                    self._attach_resized(context, instance)
+            yield
+            undo.pop_all()
+
+    def _attach_resized(self, context: Any, instance: Any) -> None:
+        resized = instance.obj_clone()
+        resized.flavor = instance.new_flavor
+        resized.apply_migration_context()
+        networks = instance.get_network_info()
+        info = conversion.instance_info(resized, instance.image_meta, networks)
+        self.attach(context, resized, info, None, restarts=True)
+
+    def _keep_for_migration(self, instance: Any, migration: Any) -> None:
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
         with _converted(instance, restarts=True):
-            self._node.ready().rekey(instance.uuid, migration.uuid)
+            if self._node.attached({"uuid": instance.uuid}):
+                self._node.ready().rekey(instance.uuid, migration.uuid)
 
     def take_back(self, instance: Any, migration: Any) -> None:
         """Move the leases of a reverted migration back to the server.
@@ -330,6 +355,8 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
+                # nova-compute has ended in a resize on one host.
+                self.release(instance)
                 self._node.ready().rekey(migration.uuid, instance.uuid)
 
 
