@@ -360,8 +360,9 @@ class Manager:
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
             # 1. Read the store, and settle what a crash has left of the consumer.
-            read = self.catalog.read(deadline)
-            leases = read[1].of_consumer(instance.uuid)
+            read = None if selection is None else self.catalog.read(deadline)
+            of = read[1].of_consumer if read else self.store.until(deadline).leases
+            leases = of(instance.uuid)
             held = self.recovery.settled(instance.uuid, leases, deadline)
             is_current = not any(lease.is_unfinished for lease in leases)
             # 2. Confirm the leases that serve the request, without a scan of the host.
