@@ -86,9 +86,11 @@ def check(
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
     try:
-        refusals = (rule(evidence, function) for rule in _RULES)
-        refused = next((each for each in refusals if each is not None), None)
-        return refused or _members(evidence, function)
+        for rule in _RULES:
+            refused = rule(evidence, function)
+            if refused is not None:
+                return refused
+        return _members(evidence, function)
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
