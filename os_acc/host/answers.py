@@ -4,14 +4,16 @@
 
 The core of the kernel answers most attributes from its memory. A vendor's driver
 answers those of the types of mediated devices, of NVIDIA's vGPUs, and of
-``/proc/driver/nvidia``. No signal ends such a read: its thread stays behind. Until it
-ends, no other read of this card begins.
+``/proc/driver/nvidia``. No signal ends such a read: its thread stays behind.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -23,15 +25,29 @@ from os_acc.objects.pci import PciAddress
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds to wait for one read. Those for all cards together are within the grace
-#: period of an operation (:mod:`os_acc.deadlines`).
+#: Seconds to wait for one read.
 SECONDS: Final = 2.0
-#: The cards that may hang at a time; no other is read then.
+#: The cards that may be silent at a time; no other is read then. Those that become so
+#: in one pause cost a caller less than the grace period (:mod:`os_acc.deadlines`).
 MOST: Final = 4
+#: Seconds until a card that was too slow is read again.
+PAUSE: Final = 30.0
 
-#: The reads that hang, by the card.
-_hanging: dict[str, futures.Future[Any]] = {}
-os.register_at_fork(after_in_child=_hanging.clear)
+#: The last read of each card; guarded, as only one runs at a time.
+_reads: dict[str, futures.Future[Any]] = {}
+_guard = threading.Lock()
+#: The cards that did not answer in time, and since when on the monotonic clock.
+_silent: dict[str, float] = {}
+
+
+def _forget() -> None:
+    global _guard
+    _guard = threading.Lock()
+    _reads.clear()
+    _silent.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def answer(
@@ -43,31 +59,49 @@ def answer(
 ) -> _T:
     """Return the result of a read, in a bounded time.
 
+    One read of a card runs at a time.
+
     :param place: the function whose driver answers, or the name of a virtual device.
     :raises HostStepFailed: the driver does not answer, or as ``read``.
     :raises DeviceStuck: no thread can be started.
     """
-    for each, earlier in list(_hanging.items()):
-        if earlier.done():
-            _hanging.pop(each, None)
-    card = _card(root, place) if _hanging else ""
-    if card in _hanging or len(_hanging) >= MOST:
-        raise _silent(place, [card] if card in _hanging else sorted(_hanging))
-    reading = native_threads.begin(read, *args, **kwargs)
-    if not futures.wait([reading], SECONDS).done:
-        card = _card(root, place)
-        _hanging[card] = reading
-        raise _silent(place, [card])
-    return reading.result()
+    # Only greenlets of nova-compute's thread wait, also for a read of a plugin.
+    call = functools.partial(read, *args, **kwargs)
+    return native_threads.hand_over(_awaited, root, place, call).result()
 
 
-def _card(root: str, place: PciAddress | str) -> str:
-    return place if isinstance(place, str) else str(attributes.pf_of(root, place))
+def _awaited(
+    root: str, place: PciAddress | str, call: Callable[[], _T]
+) -> futures.Future[_T]:
+    """Return a read that has ended."""
+    card = place if isinstance(place, str) else str(attributes.pf_of(root, place))
+    for each, since in list(_silent.items()):
+        if _reads[each].done() and time.monotonic() >= since + PAUSE:
+            _silent.pop(each, None)
+    if card in _silent or len(_silent) >= MOST:
+        raise _no_answer(place, card if card in _silent else ", ".join(sorted(_silent)))
+    reading = _begun(card, call)
+    if reading is None or not futures.wait([reading], SECONDS).done:
+        _silent[card] = time.monotonic()
+        raise _no_answer(place, card)
+    return reading
 
 
-def _silent(place: PciAddress | str, cards: Sequence[str]) -> HostStepFailed:
+def _begun(card: str, call: Callable[[], _T]) -> futures.Future[_T] | None:
+    """Begin a read when the one before has ended; None: it does not end in time."""
+    while True:
+        with _guard:
+            earlier = _reads.get(card)
+            if earlier is None or earlier.done():
+                reading = _reads[card] = native_threads.begin(call)
+                return reading
+        if not futures.wait([earlier], SECONDS).done:
+            return None
+
+
+def _no_answer(place: PciAddress | str, cards: str) -> HostStepFailed:
     return HostStepFailed(
-        f"the driver of {', '.join(cards)} does not return from a read",
+        f"the driver of {cards} does not return from a read",
         address=str(place),
         hint="see the kernel's log; reset the card, or reboot the host",
     )

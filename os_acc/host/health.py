@@ -28,7 +28,7 @@ from typing import Final
 
 from oslo_log import log
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
 from os_acc.host.answers import answer
 from os_acc.host.attributes import function_path, pf_of
@@ -38,7 +38,6 @@ LOG = log.getLogger(__name__)
 
 #: The fault of a function that has lost its power.
 SILENT: Final = "does not answer (its configuration space reads as FFFFh: no power?)"
-_HANGS: Final = "does not answer when its health is read"
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
@@ -152,37 +151,36 @@ def faults(
     max_uncorrectable: int,
     held: Iterable[PciAddress] = (),
 ) -> dict[PciAddress, str]:
-    """Return the fault of each function that has one; a VF has those of its PF.
+    """Return the fault of each function, '' for none; a VF has those of its PF.
+
+    Functions that do not answer in time are missing.
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
     :param held: functions that guests have; see :func:`read`.
-    :raises DeviceStuck: no thread can be started.
     """
     free = {address: pf_of(root, address) for address in functions}
     sources = free | {address: pf_of(root, address) for address in held}
     held_only = set(sources.values()) - set(free.values())
     readings = read_each(root, sources.values(), held_only)
     found = {each: it.fault(max_uncorrectable) for each, it in readings.items()}
-    return {address: why for address, at in sources.items() if (why := found[at])}
+    return {address: found[at] for address, at in sources.items() if at in found}
 
 
 def read_each(
     root: str, functions: Iterable[PciAddress], held: Container[PciAddress] = ()
 ) -> dict[PciAddress, HealthReadings]:
-    """Return the readings of functions, in a bounded time (:func:`.answer`).
+    """Return the readings of the functions that answer in time (:func:`.answer`).
 
     A driver may ask its device for a reading, and the device may not answer.
 
     :param held: functions that only guests have; see :func:`read`.
-    :raises DeviceStuck: no thread can be started.
     """
     found = {}
     for each in sorted(set(functions)):
         try:
             found[each] = answer(root, each, read, root, each, is_held=each in held)
-        except HostStepFailed as error:
+        except (HostStepFailed, DeviceStuck) as error:
             LOG.warning("cannot read the health of %s: %s", each, error)
-            found[each] = HealthReadings(None, None, (), _HANGS)
     return found
 
 

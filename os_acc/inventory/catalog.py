@@ -189,12 +189,13 @@ class Catalog:
         """
         free, held = self.snapshots.functions()
         most = self._rules.max_uncorrectable_errors
-        try:
-            found = health.faults(self._root, free, most, held)
-        except exception.DeviceStuck as error:
-            LOG.warning("cannot read the health of devices: %s", error)
-            return False
-        return self.health.note_readings(found)
+        found = health.faults(self._root, free, most, held)
+        # What is not known now stays as it was.
+        before = self.health.read_faults.items()
+        unknown = {at: why for at, why in before if at in (free | held) - found.keys()}
+        return self.health.note_readings(
+            unknown | {at: why for at, why in found.items() if why}
+        )
 
     @contextlib.contextmanager
     def recounting(self, deadline: float) -> Iterator[None]:

@@ -291,7 +291,8 @@ def known_faults(
     :param functions: those of the devices.
     """
     read = health.faults(root, functions, rules.max_uncorrectable_errors)
-    return {**state_files.recorded_health(state_path, root).faults, **read}
+    faults = {at: why for at, why in read.items() if why}
+    return {**state_files.recorded_health(state_path, root).faults, **faults}
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:

@@ -90,6 +90,11 @@ class FaultTracker:
         return {**self._steps.faults, **self._readings.faults, **self._faults}
 
     @property
+    def read_faults(self) -> Mapping[PciAddress, str]:
+        """The faults that any user can read."""
+        return self._readings.faults
+
+    @property
     def step_faults(self) -> Mapping[PciAddress, str]:
         """The faults that health steps have read."""
         return self._steps.faults

@@ -15,6 +15,7 @@ from os_acc import exception
 from os_acc.cmd.metrics import exposition
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
+from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 from tests.unit.cmd.console import Console
 
@@ -121,6 +122,7 @@ def test_readings_that_the_service_has_made_as_root(make_bench, tmp_path):
     assert "its media are read-only" in device["Reason"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_silent_sensor_delays_no_other_device(bench, console):
     """As of a driver whose card does not answer."""
     (sensor,) = Path(bench.root).glob(f"sys/devices/**/{CARD}/hwmon/hwmon3/temp1_input")
@@ -131,9 +133,8 @@ def test_a_silent_sensor_delays_no_other_device(bench, console):
             key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"
         }
         assert found == {OTHER}
-        device = console.device(CARD)
-        assert device["State"] == "faulty"
-        assert "does not answer when its health is read" in device["Reason"]
+        # It is not known to be faulty.
+        assert console.device(CARD)["State"] == "free"
         assert console.device(OTHER)["State"] == "free"
 
 

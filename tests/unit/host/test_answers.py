@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
 
 import pytest
 
+from os_acc import deadlines, native_threads
 from os_acc.exception import HostStepFailed
 from os_acc.host import answers, mdev
+from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 from tests.unit.host.tree import Sysfs, address
 
@@ -24,7 +27,7 @@ def vf_of(card: str, number: int = 4) -> str:
 
 
 @pytest.fixture
-def cards(sysfs: Sysfs) -> Sysfs:
+def cards(sysfs: Sysfs, impatient: None) -> Sysfs:
     """Add cards with two VFs that are no vGPUs."""
     for index, card in enumerate(CARDS):
         sysfs.function(card, group=index)
@@ -42,7 +45,7 @@ def hanging(sysfs: Sysfs, *cards: str) -> Iterator[None]:
         *(sysfs.devices / vf_of(each) / "nvidia/current_vgpu_type" for each in cards)
     ):
         yield
-    assert not futures.wait(list(answers._hanging.values()), 60).not_done
+    assert not futures.wait(list(answers._reads.values()), 60).not_done
 
 
 def test_a_read_that_hangs_ends_in_time(cards: Sysfs) -> None:
@@ -60,9 +63,23 @@ def test_no_other_read_of_the_card_begins_until_it_ends(cards: Sysfs) -> None:
         for number in (4, 5):
             with pytest.raises(HostStepFailed, match="does not return"):
                 mdev.vgpu_type(cards.root, address(vf_of(CARDS[0], number)))
-        assert len(answers._hanging) == 1
+        assert len(answers._silent) == 1
         assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[1]))) == 0
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[0], 5))) == 0
+
+
+def test_callers_at_once_leave_one_thread_behind(cards: Sysfs) -> None:
+    before = threading.active_count()
+    with hanging(cards, CARDS[0]):
+        reads = [
+            deadlines.begin(mdev.vgpu_type, cards.root, address(vf_of(CARDS[0])))
+            for _ in range(10)
+        ]
+        assert not futures.wait(reads, 60).not_done
+        assert all(isinstance(each.exception(), HostStepFailed) for each in reads)
+        pending = [each for each in answers._reads.values() if not each.done()]
+        assert len(pending) == 1
+    assert threading.active_count() <= before
 
 
 def test_few_cards_hang_at_a_time(cards: Sysfs) -> None:
@@ -71,5 +88,32 @@ def test_few_cards_hang_at_a_time(cards: Sysfs) -> None:
         for card in CARDS:
             with pytest.raises(HostStepFailed, match="does not return"):
                 mdev.vgpu_type(cards.root, address(vf_of(card)))
-        assert len(answers._hanging) == answers.MOST < len(CARDS)
+        assert len(answers._silent) == answers.MOST < len(CARDS)
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[-1]))) == 0
+
+
+def test_a_card_that_was_slow_is_left_alone_for_a_while(
+    cards: Sysfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else slow cards could cost each scan the time of all of them."""
+    monkeypatch.setattr(answers, "PAUSE", 3600.0)
+    with hanging(cards, CARDS[0]), pytest.raises(HostStepFailed):
+        mdev.vgpu_type(cards.root, address(vf_of(CARDS[0])))
+    with pytest.raises(HostStepFailed, match="does not return"):
+        mdev.vgpu_type(cards.root, address(vf_of(CARDS[0])))
+    monkeypatch.setattr(answers, "PAUSE", 0.0)
+    assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[0]))) == 0
+
+
+def test_a_read_of_a_plugin_that_hangs_ends_with_its_file(cards: Sysfs) -> None:
+    """Under eventlet plugins run in threads of the kernel, which end before it."""
+    place = address(vf_of(CARDS[0]))
+
+    def plugin() -> int | None:
+        return mdev.vgpu_type(cards.root, place)
+
+    with hanging(cards, CARDS[0]):
+        asked = native_threads.begin(plugin)
+        assert isinstance(asked.exception(60), HostStepFailed)
+    assert plugin() == 0
+    assert native_threads.begin(plugin).result(60) == 0

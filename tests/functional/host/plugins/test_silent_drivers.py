@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 
+import pytest
+
 from os_acc.host import answers
 from os_acc.objects.device import RejectReason
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvidia import CURRENT
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 from tests.unit.plugins.vgpus import BUS, PF, VFS, tagged, type_of
 
@@ -23,11 +26,14 @@ OTHER = "0000:42"
 GPU = "0000:17:00.0"
 
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
 @contextlib.contextmanager
 def hanging(host: TestHost, path: str) -> Iterator[None]:
     with silent(Path(host.root, path).resolve()):
         yield
-    assert not futures.wait(list(answers._hanging.values()), 60).not_done
+    assert not futures.wait(list(answers._reads.values()), 60).not_done
 
 
 def test_its_vgpus_are_not_offered_and_those_of_another_card_are(
