@@ -23,7 +23,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from oslo_log import log
@@ -150,20 +151,21 @@ def faults(
     functions: Iterable[PciAddress],
     max_uncorrectable: int,
     held: Iterable[PciAddress] = (),
+    before: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> dict[PciAddress, str]:
-    """Return the fault of each function, '' for none; a VF has those of its PF.
-
-    Functions that do not answer in time are missing.
+    """Return the fault of each function that has one; a VF has those of its PF.
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
     :param held: functions that guests have; see :func:`read`.
+    :param before: the faults of those that do not answer in time.
     """
     free = {address: pf_of(root, address) for address in functions}
     sources = free | {address: pf_of(root, address) for address in held}
     held_only = set(sources.values()) - set(free.values())
     readings = read_each(root, sources.values(), held_only)
     found = {each: it.fault(max_uncorrectable) for each, it in readings.items()}
-    return {address: found[at] for address, at in sources.items() if at in found}
+    now = {each: found.get(at, before.get(each)) for each, at in sources.items()}
+    return {each: fault for each, fault in now.items() if fault}
 
 
 def read_each(

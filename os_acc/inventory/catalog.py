@@ -189,13 +189,9 @@ class Catalog:
         """
         free, held = self.snapshots.functions()
         most = self._rules.max_uncorrectable_errors
-        found = health.faults(self._root, free, most, held)
-        # What is not known now stays as it was.
-        before = self.health.read_faults.items()
-        unknown = {at: why for at, why in before if at in (free | held) - found.keys()}
-        return self.health.note_readings(
-            unknown | {at: why for at, why in found.items() if why}
-        )
+        before = self.health.read_faults
+        found = health.faults(self._root, free, most, held, before)
+        return self.health.note_readings(found)
 
     @contextlib.contextmanager
     def recounting(self, deadline: float) -> Iterator[None]:

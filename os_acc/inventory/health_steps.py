@@ -291,8 +291,7 @@ def known_faults(
     :param functions: those of the devices.
     """
     read = health.faults(root, functions, rules.max_uncorrectable_errors)
-    faults = {at: why for at, why in read.items() if why}
-    return {**state_files.recorded_health(state_path, root).faults, **faults}
+    return {**state_files.recorded_health(state_path, root).faults, **read}
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:

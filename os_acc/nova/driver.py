@@ -159,17 +159,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         info = conversion.instance_info(instance, image_meta, network_info)
         restarts = self._restarts.has(context, instance)
         with self._with_devices(context, instance, info, allocations, restarts):
-            super().spawn(
-                context,
-                instance,
-                image_meta,
-                injected_files,
-                admin_password,
-                allocations,
-                network_info,
-                *args,
-                **kwargs,
-            )
+            first = (context, instance, image_meta, injected_files, admin_password)
+            super().spawn(*first, allocations, network_info, *args, **kwargs)
 
     def finish_migration(
         self,
@@ -187,18 +178,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Attach the accelerators that the destination of a resize has allocated."""
         info = conversion.instance_info(instance, image_meta, network_info)
         with self._with_devices(context, instance, info, allocations, restarts=True):
-            super().finish_migration(
-                context,
-                migration,
-                instance,
-                disk_info,
-                network_info,
-                image_meta,
-                resize_instance,
-                allocations,
-                *args,
-                **kwargs,
-            )
+            first = (context, migration, instance, disk_info, network_info, image_meta)
+            last = (resize_instance, allocations, *args)
+            super().finish_migration(*first, *last, **kwargs)
 
     @contextlib.contextmanager
     def _with_devices(
@@ -247,18 +229,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             ours = self._servers.guest_devices(instance)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
             accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
-        return super()._get_guest_xml(
-            context,
-            instance,
-            network_info,
-            disk_info,
-            image_meta,
-            rescue,
-            *args,
-            mdevs=mdevs,
-            accel_info=accel_info,
-            **kwargs,
-        )
+        first = (context, instance, network_info, disk_info, image_meta, rescue)
+        more = {**kwargs, "mdevs": mdevs, "accel_info": accel_info}
+        return super()._get_guest_xml(*first, *args, **more)
 
     def _get_all_assigned_mediated_devices(self, instance: Any = None) -> Any:
         """Return the guest of each vGPU; without a server, all that are in use.
@@ -423,12 +396,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             instance.task_state == task_states.RESIZE_MIGRATING
             and instance.host == self._service_host
         )
-        if leaves_cell:
-            with self._servers.moving(context, instance):
-                super().destroy(context, instance, network_info, *args, **kwargs)
-            return
-        super().destroy(context, instance, network_info, *args, **kwargs)
-        if not self._restarts.has(context, instance):
+        moving = self._servers.moving(context, instance)
+        with moving if leaves_cell else contextlib.nullcontext():
+            super().destroy(context, instance, network_info, *args, **kwargs)
+        if not (leaves_cell or self._restarts.has(context, instance)):
             self._servers.release(instance)
 
     def cleanup(

@@ -19,23 +19,10 @@ from os_acc import exception
 
 #: Methods of ``nova.virt.driver.ComputeDriver``, the interface of virt drivers.
 PUBLIC: Final = (
-    "check_can_live_migrate_source",
-    "cleanup",
-    "cleanup_host",
-    "confirm_migration",
-    "destroy",
-    "finish_migration",
-    "finish_revert_migration",
-    "get_available_resource",
-    "init_host",
-    "migrate_disk_and_power_off",
-    "rebuild",
-    "resume",
-    "snapshot",
-    "spawn",
-    "suspend",
-    "unrescue",
-    "update_provider_tree",
+    *("check_can_live_migrate_source", "cleanup", "cleanup_host"),
+    *("confirm_migration", "destroy", "finish_migration", "finish_revert_migration"),
+    *("get_available_resource", "init_host", "migrate_disk_and_power_off", "rebuild"),
+    *("resume", "snapshot", "spawn", "suspend", "unrescue", "update_provider_tree"),
 )
 #: Methods of the libvirt driver alone; doc/source/contributor/nova-changes.rst has the
 #: public one that would replace each.
@@ -48,11 +35,7 @@ PRIVATE: Final = (
 )
 #: What it uses of Nova's other classes.
 OF_GUEST: Final = (
-    "attach_device",
-    "detach_device",
-    "get_config",
-    "is_active",
-    "poweroff",
+    *("attach_device", "detach_device", "get_config", "is_active", "poweroff"),
 )
 OF_HOST: Final = ("get_guest", "get_hostname", "list_guests")
 
