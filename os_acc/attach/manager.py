@@ -117,7 +117,7 @@ class Manager:
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
-        self._vfs = vfs
+        self.vfs = vfs
         self.health_steps = health_steps.HealthStepReader(
             services.root,
             services.helper,
@@ -299,7 +299,7 @@ class Manager:
 
     def watch(self) -> None:
         """Update the snapshot as the monitor does, and have root do what is due."""
-        self._vfs.make(time.monotonic() + self.settings.plug_timeout)
+        self.vfs.make(time.monotonic() + self.settings.plug_timeout)
         self.refresh()
         self.health_steps.begin()
 

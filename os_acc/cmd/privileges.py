@@ -68,6 +68,8 @@ class Privileges(base.Acting):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        found = privsep.helper_program()
+        helper = found if os.path.isabs(found) else _HELPER
         parser.add_argument(
             "format",
             metavar="FORMAT",
@@ -84,9 +86,9 @@ class Privileges(base.Acting):
         parser.add_argument(
             "--helper",
             metavar="PATH",
-            default=_HELPER,
+            default=helper,
             type=_of_form(_PATH, "a plain absolute path"),
-            help=f"privsep-helper, in sudoers; default: {_HELPER}",
+            help=f"privsep-helper, in sudoers; default: {helper}",
         )
         parser.add_argument(
             "--configuration",

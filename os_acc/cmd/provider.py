@@ -24,6 +24,7 @@ class ProviderList(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
+        self.remark_missing_vfs(look)
         functions, models = look.inventory.host.functions, self.models(look)
         used = Counter(
             lease.provider for lease in look.recorded.leases if not lease.erasure

@@ -176,7 +176,7 @@ class Catalog:
 
     def assuming(self, lease: Lease, deadline: float) -> discovery.Inventory:
         """Return the devices as with one more lease; record and publish nothing."""
-        recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
+        recorded = self._store.until(deadline).recorded_state()
         more = dataclasses.replace(recorded, leases=(*recorded.leases, lease))
         return self._discovered(more, deadline)
 

@@ -5,13 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import subprocess
 from concurrent import futures
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.openmetrics import parser
 
 from os_acc import exception
+from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.metrics import exposition
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
@@ -35,6 +39,8 @@ READINGS = (
 )
 
 LINK = READINGS[3:8]
+ETC = Path(__file__).parents[3] / "etc"
+STATE = re.compile(r'state="(\w+)"')
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_units_leases_and_faults(bench, console):
     for name, values in expected.items():
         for address, value in zip((CARD, OTHER), values, strict=True):
             assert found[name, names[address], accelerator] == value
-    assert found["os_acc_leases", "held"] == 1
+    assert found["os_acc_leases", "leased"] == 1
     assert found["os_acc_leases", "quarantined"] == 0
     assert found["os_acc_faulty", CARD, names[CARD]] == 1
     assert found["os_acc_faulty", OTHER, names[OTHER]] == 0
@@ -186,3 +192,43 @@ def test_unforeseen_errors_of_the_service_are_counted(bench, console, monkeypatc
     for _ in range(2):
         futures.wait(bench.manager.retrier.retry())
     assert metrics(console)[("os_acc_unforeseen_errors_total",)] == 2
+
+
+def test_a_state_that_cannot_be_read_is_not_up(bench, console):
+    """The file of the collector must not keep older values."""
+    bench.plug(1, OTHER)
+    assert metrics(console)["os_acc_up",] == 1
+    store = Path(bench.state_path, "os_acc.sqlite")
+    store.write_bytes(b"damaged" + store.read_bytes()[7:])
+    ran = console.run("metrics")
+    assert ran.status == 0
+    assert samples(ran.out) == {("os_acc_up",): 0}
+    assert str(store) in ran.err
+
+
+def test_each_alert_is_on_a_metric_that_exists(bench, console):
+    """But for node_exporter's own, of the time of the file."""
+    bench.plug(1, OTHER)
+    there = {name.partition("{")[0] for name in map(str.strip, _names(console))}
+    groups = yaml.safe_load((ETC / "prometheus/os-acc.rules.yml").read_text())["groups"]
+    rules = [rule for each in groups for rule in each["rules"]]
+    used = {name for rule in rules for name in re.findall(r"os_acc_\w+", rule["expr"])}
+    assert used - {"os_acc_failed_plugins"} <= there
+    states = {state for rule in rules for state in STATE.findall(rule["expr"])}
+    assert states <= {each.value for each in DeviceStatus}
+    assert all({"summary", "action"} == set(rule["annotations"]) for rule in rules)
+
+
+def _names(console: Console) -> list[str]:
+    return [key[0] for key in metrics(console)]
+
+
+def test_systemd_accepts_the_timer_and_the_service(tmp_path):
+    units = []
+    for name in ("os-acc-metrics.service", "os-acc-metrics.timer"):
+        text = (ETC / "systemd/system" / name).read_text()
+        units.append(tmp_path / name)
+        units[-1].write_text(text.replace("Documentation=man:node_exporter(1)\n", ""))
+    command = ["systemd-analyze", "verify", *map(str, units)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

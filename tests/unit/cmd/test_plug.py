@@ -170,3 +170,11 @@ def test_invalid_network_options_keep_no_device_from_its_release(
     assert failed.status == 1
     assert broken.split("\n")[0] in failed.err
     assert console.run("plug", *guest).status == 0
+
+
+def test_the_history_has_the_words_of_the_list(console: Console) -> None:
+    console.bench.plug(1, GPU)
+    states = {row["State"] for row in console.json("device", "history")}
+    assert "leased" in states
+    assert "held" not in states
+    assert [row["State"] for row in console.json("attached")] == ["leased"]

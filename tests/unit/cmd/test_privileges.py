@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from oslo_rootwrap import filters, wrapper
 
+from os_acc import privsep
 from os_acc.cmd import privileges
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import Context
@@ -25,6 +26,17 @@ SHIPPED = {
     "rootwrap": ETC / "rootwrap.d/os-acc.filters",
 }
 VENDOR = "tests.unit.vendor_steps:Stepping"
+
+
+@pytest.fixture(autouse=True)
+def helper_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Install the helpers as a package does; return a function to move them."""
+
+    def move(program: str) -> None:
+        monkeypatch.setattr(privsep, "helper_program", lambda: program)
+
+    move("privsep-helper")
+    return move
 
 
 def rules(console: Console, *arguments: str) -> str:
@@ -50,6 +62,15 @@ def test_the_shipped_file_has_the_rules_for_the_helpers_of_os_acc(
 ) -> None:
     install_plugins(nvme="os_acc.plugins.nvme:NvmePlugin")
     assert rules(console, name) == SHIPPED[name].read_text()
+
+
+def test_in_a_virtual_environment_sudo_is_told_where_the_helper_is(
+    console: Console, helper_program: Callable[[str], None]
+) -> None:
+    helper_program("/opt/nova/bin/privsep-helper")
+    text = rules(console, "sudoers")
+    assert "/usr/bin/privsep-helper" not in text
+    assert "NOPASSWD: /opt/nova/bin/privsep-helper ^" in text
 
 
 def test_the_helpers_of_os_acc_are_those_that_are_configured() -> None:

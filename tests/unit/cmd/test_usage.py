@@ -24,7 +24,7 @@ GPU = "0000:17:00.0"
     [
         (),
         ("device", "show"),
-        ("device", "show", "17:00.0"),
+        ("device", "show", "17:00"),
         ("device", "adopt", GPU),
         ("device", "adopt", GPU, "--consumer", "me"),
         ("unplug", "not-a-uuid"),
