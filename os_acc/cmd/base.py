@@ -191,11 +191,32 @@ class Acting(command.Command):
             environment.become_owner(self.settings.state_path)
 
     def _print_error(self, error: exception.OsAccError) -> None:
-        self.remark(error.message)
+        place = self._place_of(error)
+        self.remark(f"{place}: {error.message}" if place else error.message)
         for note in getattr(error, "__notes__", ()):
             self.app.stderr.write(f"  {note}\n")
         if error.hint:
             self.app.stderr.write(f"hint: {error.hint}\n")
+
+    def _place_of(self, error: exception.OsAccError) -> str | None:
+        """Return the file and the line of an invalid entry of ``device_spec``."""
+        if not isinstance(error, exception.InvalidConfiguration):
+            return None
+        for path in filter(os.path.isfile, self.os_acc.config.config_file or ()):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for number, line in enumerate(file, 1):
+                    name, _equals, value = line.partition("=")
+                    if name.strip() == "device_spec" and error.message in _fault(value):
+                        return f"{path}, line {number}"
+        return None
+
+
+def _fault(value: str) -> str:
+    try:
+        device_spec.parse((value.strip(),))
+    except exception.InvalidConfiguration as error:
+        return error.message
+    return ""
 
 
 class Listing(Acting, lister.Lister):
