@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import shlex
@@ -11,6 +12,13 @@ from pathlib import Path
 
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.mdevs import mtty
+from os_acc.testing.specs import FunctionSpec
+
+
+def _hgx_gpu(bus: str) -> FunctionSpec:
+    """Return an H100 SXM, which has no audio function."""
+    return dataclasses.replace(hosts.gpu(bus)[0], product=0x2330)
+
 
 PAGES = Path(__file__).parents[1] / "doc/source/devices"
 #: The host of each page.
@@ -18,7 +26,7 @@ HOSTS = {
     "gpu": HostSpec(hosts.gpu("0000:17")),
     "hgx": HostSpec(
         (
-            *(each for bus in ("17", "27") for each in hosts.gpu(f"0000:{bus}")),
+            *(_hgx_gpu(f"0000:{bus}") for bus in ("17", "27")),
             *(hosts.nvswitch(f"0000:{bus}") for bus in ("05", "06")),
         )
     ),

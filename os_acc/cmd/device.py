@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, environment
@@ -26,8 +26,12 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.store import journal
 from os_acc.store.journal import Event
 
-# Seconds between two steps of an erasure.
+if TYPE_CHECKING:
+    from os_acc.attach.manager import Manager
+
+# Seconds between two steps of an erasure, and until one without progress is left.
 _ERASE_PAUSE = 1.0
+_ERASE_PATIENCE = 1800.0
 # Events that the history shows by default.
 _LIMIT = 100
 
@@ -204,37 +208,52 @@ class DeviceErase(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        manager = self.manager()
-        eraser, wanted = manager.life.eraser, frozenset(parsed_args.address)
-        eraser.due(self.deadline())
-        # The address, the part that is erased, and the failure of each lease.
-        found: dict[str, tuple[str, float, str]] = {}
-        while due := [
-            each
+        manager, wanted = self.manager(), frozenset(parsed_args.address)
+        manager.life.eraser.due(self.deadline())
+        found = {
+            each.uuid: each
             for each in manager.store.leases()
-            if each.state is LeaseState.ERASING
-            and (not wanted or each.address in wanted)
-            and not found.get(each.uuid, ("", 0.0, ""))[2]
-        ]:
-            for lease in due:
-                part, why = 1.0, ""
-                try:
-                    eraser.advance(lease.uuid, self.deadline())
-                except exception.OsAccError as error:
-                    self.is_failed, why = True, str(error)
-                for now in manager.store.leases(lease.uuid):
-                    part = now.erased
-                row = (str(lease.address), part, why)
-                if found.get(lease.uuid) != row:
-                    self.remark(f"{lease.address}: {part:.0%} erased")
-                found[lease.uuid] = row
-            if not parsed_args.wait:
-                break
-            time.sleep(_ERASE_PAUSE)
+            if each.erasure and (not wanted or each.address in wanted)
+        }
         if not found:
             self.remark("no device is being erased")
-        rows = [(at, f"{part:.0%}", why or None) for at, part, why in found.values()]
+        changed = time.monotonic()
+        while True:
+            before = dict(found)
+            found = {
+                uuid: self._advanced(manager, each) for uuid, each in before.items()
+            }
+            if found != before:
+                changed = time.monotonic()
+            going = [each for each in found.values() if _is_going(each)]
+            is_over = time.monotonic() >= changed + _ERASE_PATIENCE
+            if not parsed_args.wait or not going or is_over:
+                break
+            time.sleep(_ERASE_PAUSE)
+        is_left = any(each.erased < 1.0 for each in found.values())
+        self.is_failed = is_left and (parsed_args.wait or not going)
+        rows = [
+            (str(each.address), f"{each.erased:.0%}", each.reason or None)
+            for each in found.values()
+        ]
         return ("Address", "Erased", "Reason"), rows
+
+    def _advanced(self, manager: Manager, lease: Lease) -> Lease:
+        """Make one step of an erasure; return the lease, also after its end."""
+        if _is_going(lease):
+            # The lease has the reason of a failure.
+            with contextlib.suppress(exception.OsAccError):
+                manager.life.eraser.advance(lease.uuid, self.deadline())
+        now = next(iter(manager.store.leases(lease.uuid)), None)
+        if now is None:
+            now = lease.with_erased(1.0)
+        if now.erased != lease.erased:
+            self.remark(f"{lease.address}: {now.erased:.0%} erased")
+        return now
+
+
+def _is_going(lease: Lease) -> bool:
+    return lease.state is LeaseState.ERASING and lease.erased < 1.0
 
 
 class DevicePrepare(base.Listing):
@@ -272,6 +291,8 @@ class DevicePrepare(base.Listing):
             rows.append((str(function.address), tags.num_vfs, vfs, missing, reason))
         if not rows:
             self.remark("no entry of [os_acc] device_spec requests VFs with num_vfs")
+        elif parsed_args.write:
+            self.is_failed |= any(row[3] for row in rows)
         elif any(row[3] for row in rows):
             self.remark("nothing was changed; os-acc device prepare --write makes them")
         return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows

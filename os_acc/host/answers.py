@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 #: Seconds to wait for one read.
 SECONDS: Final = 2.0
-#: The cards that may be silent at a time; no other is read then. Those that become so
-#: in one pause cost a caller less than the grace period (:mod:`os_acc.deadlines`).
+#: The cards that may be silent at a time; no other is read then. Together they cost a
+#: caller less than the grace period (:mod:`os_acc.deadlines`).
 MOST: Final = 4
 #: Seconds until a card that was too slow is read again.
 PAUSE: Final = 30.0
@@ -80,14 +80,15 @@ def _awaited(
             _silent.pop(each, None)
     if card in _silent or len(_silent) >= MOST:
         raise _no_answer(place, card if card in _silent else ", ".join(sorted(_silent)))
-    reading = _begun(card, call)
-    if reading is None or not futures.wait([reading], SECONDS).done:
+    end = time.monotonic() + SECONDS
+    reading = _begun(card, call, end)
+    if reading is None or not _ends(reading, end):
         _silent[card] = time.monotonic()
         raise _no_answer(place, card)
     return reading
 
 
-def _begun(card: str, call: Callable[[], _T]) -> futures.Future[_T] | None:
+def _begun(card: str, call: Callable[[], _T], end: float) -> futures.Future[_T] | None:
     """Begin a read when the one before has ended; None: it does not end in time."""
     while True:
         with _guard:
@@ -95,8 +96,17 @@ def _begun(card: str, call: Callable[[], _T]) -> futures.Future[_T] | None:
             if earlier is None or earlier.done():
                 reading = _reads[card] = native_threads.begin(call)
                 return reading
-        if not futures.wait([earlier], SECONDS).done:
+        if not _ends(earlier, end):
             return None
+
+
+def _ends(reading: futures.Future[Any], end: float) -> bool:
+    return bool(futures.wait([reading], max(0.0, end - time.monotonic())).done)
+
+
+def is_silent(root: str, place: PciAddress) -> bool:
+    """Return whether a card did not answer when it was read before."""
+    return str(attributes.pf_of(root, place)) in _silent
 
 
 def _no_answer(place: PciAddress | str, cards: str) -> HostStepFailed:

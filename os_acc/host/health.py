@@ -31,7 +31,7 @@ from oslo_log import log
 
 from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
-from os_acc.host.answers import answer
+from os_acc.host.answers import answer, is_silent
 from os_acc.host.attributes import function_path, pf_of
 from os_acc.objects.pci import PciAddress
 
@@ -42,6 +42,7 @@ SILENT: Final = "does not answer (its configuration space reads as FFFFh: no pow
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
+_HANGS: Final = "does not answer when its health is read"
 #: The width in a register whose bits are all set: the function does not answer.
 _NO_ANSWER: Final = 63
 
@@ -171,18 +172,22 @@ def faults(
 def read_each(
     root: str, functions: Iterable[PciAddress], held: Container[PciAddress] = ()
 ) -> dict[PciAddress, HealthReadings]:
-    """Return the readings of the functions that answer in time (:func:`.answer`).
+    """Return the readings of functions, in a bounded time (:func:`.answer`).
 
-    A driver may ask its device for a reading, and the device may not answer.
+    A driver may ask its device for a reading, and the device may not answer: it is then
+    missing, and faulty if it did not answer before, either.
 
     :param held: functions that only guests have; see :func:`read`.
     """
     found = {}
     for each in sorted(set(functions)):
+        was_silent = is_silent(root, each)
         try:
             found[each] = answer(root, each, read, root, each, is_held=each in held)
         except (HostStepFailed, DeviceStuck) as error:
             LOG.warning("cannot read the health of %s: %s", each, error)
+            if was_silent:
+                found[each] = HealthReadings(None, None, (), _HANGS)
     return found
 
 

@@ -189,9 +189,9 @@ class Catalog:
         """
         free, held = self.snapshots.functions()
         most = self._rules.max_uncorrectable_errors
-        before = self.health.read_faults
-        found = health.faults(self._root, free, most, held, before)
-        return self.health.note_readings(found)
+        readings = self.health.readings
+        found = health.faults(self._root, free, most, held, readings.faults)
+        return readings.note(found)
 
     @contextlib.contextmanager
     def recounting(self, deadline: float) -> Iterator[None]:

@@ -139,7 +139,7 @@ class HealthStepReader:
         Only one thread at a time may call this.
         """
         found, certain = self.examine()
-        changed = self._tracker.note_steps(found, certain)
+        changed = self._tracker.steps.note(found, certain)
         self._record()
         return changed
 
@@ -273,7 +273,7 @@ class HealthStepReader:
         readings = {
             place[1]: dict(found) for place, (_fault, found) in self._known.items()
         }
-        record = HealthRecord(self._tracker.step_faults, readings)
+        record = HealthRecord(self._tracker.steps.faults, readings)
         try:
             state_files.record_health(self._state_path, self._root, record)
         except exception.OsAccError as error:

@@ -27,11 +27,8 @@ PUBLIC: Final = (
 #: Methods of the libvirt driver alone; doc/source/contributor/nova-changes.rst has the
 #: public one that would replace each.
 PRIVATE: Final = (
-    "_get_all_assigned_mediated_devices",
-    "_get_guest_xml",
-    "_get_pci_passthrough_devices",
-    "_guest_add_accel_pci_devices",
-    "_hard_reboot",
+    *("_get_all_assigned_mediated_devices", "_get_guest_xml", "_hard_reboot"),
+    *("_get_pci_passthrough_devices", "_guest_add_accel_pci_devices"),
 )
 #: What it uses of Nova's other classes.
 OF_GUEST: Final = (

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
@@ -118,7 +118,8 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             held = self._node.attached()
-            kept = [each for each in _migrations(context, instance) if each in held]
+            moved = _migrations(context, instance)
+            kept = [each for each in moved if _units(held.get(each, ()))]
             if instance.uuid in held and not kept and self._confirm(info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
@@ -167,26 +168,23 @@ class ServerAccelerators:
 
         Nova returns the allocation of a failed migration without a call of the driver,
         or keeps that of the new flavor. A migration that has an allocation is still
-        undecided. After a resize on one host, both have leases here.
+        undecided. After a resize on one host, both have leases here; the devices of the
+        migration are those that the guest has had, with its data.
 
         :param owned: the allocation of the server on our providers.
         """
         if self._allocations.of(context, migration):
             return
         wanted = conversion.accelerator_amounts(owned)
-        own, its = (
-            Counter(each["device_rp_uuid"] for each in self._entries(consumer))
-            for consumer in (server, migration)
-        )
+        own, its = (_units(self._entries(each)) for each in (server, migration))
         if not wanted or (own and own != wanted != its):
             return
         node = self._node.ready()
-        if own == wanted or its != wanted:
-            node.unplug({"uuid": migration})
-            return
-        if own:
-            node.unplug({"uuid": server})
-        node.rekey(migration, server)
+        # The guest may run with the new devices.
+        with contextlib.suppress(exception.DeviceInUse):
+            node.unplug({"uuid": server if its == wanted else migration})
+            if its == wanted:
+                node.rekey(migration, server)
 
     def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
         """Return the allocations of the providers of os_acc."""
@@ -484,6 +482,13 @@ def _check_one_service(instance: Any) -> None:
             "groups request accelerators of os_acc",
             hint="use one of both in a flavor",
         )
+
+
+def _units(entries: Iterable[AcceleratorEntry]) -> Counter[str]:
+    """Return the number of accelerators that are ready, by provider."""
+    return Counter(
+        each["device_rp_uuid"] for each in entries if each["state"] == _BOUND
+    )
 
 
 def _migrations(context: Any, instance: Any) -> list[str]:

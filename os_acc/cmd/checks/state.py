@@ -102,8 +102,9 @@ def records(context: CheckContext) -> Iterator[Finding]:
         elif lease.state is LeaseState.ERASING and _is_idle(lease):
             yield warning(
                 f"{lease.address} is {lease.erased:.0%} erased, and its erasure does "
-                "not continue: no service runs, or its step hangs",
-                f"start the service, or os-acc device erase {lease.address} --wait",
+                "not continue",
+                "start the service, or see its log; without one: "
+                f"os-acc device erase {lease.address} --wait",
             )
         elif (lease.needs_release or lease.needs_erase) and context.plugins.get(
             lease.plugin

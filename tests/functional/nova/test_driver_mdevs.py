@@ -243,6 +243,7 @@ _MANAGER = "nova.compute.manager.ComputeManager."
     [
         (ONE, TWO, _MANAGER + "_terminate_volume_connections"),
         (TWO, ONE, _MANAGER + "_terminate_volume_connections"),
+        (ONE, ONE, _MANAGER + "_terminate_volume_connections"),
         ({}, ONE, _MANAGER + "_terminate_volume_connections"),
         (ONE, TWO, _MANAGER + "_update_volume_attachments"),
         (ONE, TWO, _LIBVIRT + "driver.LibvirtDriver.finish_migration"),
@@ -255,6 +256,7 @@ def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
     cloud.nova.flags(allow_resize_to_same_host=True)
     cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
     server = cloud.nova.create(before, host=FIRST)
+    old = sorted(cloud.nova.mdevs(FIRST, server))
     with mock.patch(step, side_effect=OSError("no space left")):
         cloud.nova.fail_to_resize(server, after)
     cloud.nova.reboot_in_error(server)
@@ -269,5 +271,8 @@ def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
     held = sorted(each.uuid for each in leases.get(server["id"], ()))
     assert len(held) == allocated
     assert sorted(cloud.nova.mdevs(FIRST, server)) == held
+    if allocated == len(old):
+        # Its data is there.
+        assert held == old
     cloud.nova.delete(server)
     assert cloud.nodes[FIRST].leases() == {}

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from os_acc.attach.erasure import Eraser
+from os_acc.cmd import device
 from os_acc.cmd.checks import state
 from os_acc.testing import uuid_of
 from tests.functional.host.attach.test_erasure import CARD, advance, use
@@ -109,3 +111,23 @@ def test_check_names_an_erasure_that_no_service_continues(host, console, monkeyp
     assert console.run(*command.split()[1:]).status == 0
     hints = {row["Hint"] for row in console.json("check")}
     assert not any(command in (each or "") for each in hints)
+
+
+def test_an_erasure_that_another_process_makes_is_not_taken_for_done(
+    host, console, monkeypatch
+):
+    use(host)
+    monkeypatch.setattr(Eraser, "advance", lambda *_arguments: None)
+    monkeypatch.setattr(device, "_ERASE_PATIENCE", 0.0)
+    ran = console.run("device", "erase", CARD, "--wait", "-f", "value")
+    assert (ran.status, ran.out) == (1, f"{CARD} 0% None\n")
+
+
+def test_a_quarantined_device_is_not_erased(host, console, monkeypatch):
+    use(host)
+    with monkeypatch.context() as patch:
+        patch.setattr(acme.Erases, "fault", RuntimeError("worn out"))
+        advance(host, 1)
+    ran = console.run("device", "erase", CARD, "--wait", "-f", "value")
+    assert ran.status == 1
+    assert "worn out" in ran.out

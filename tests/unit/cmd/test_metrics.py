@@ -139,8 +139,10 @@ def test_a_silent_sensor_delays_no_other_device(bench, console):
             key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"
         }
         assert found == {OTHER}
-        # It is not known to be faulty.
-        assert console.device(CARD)["State"] == "free"
+        # It did not answer before, either.
+        device = console.device(CARD)
+        assert device["State"] == "faulty"
+        assert "does not answer when its health is read" in device["Reason"]
         assert console.device(OTHER)["State"] == "free"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from os_acc import deadlines, native_threads
 from os_acc.exception import HostStepFailed
-from os_acc.host import answers, mdev
+from os_acc.host import answers, health, mdev
 from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 from tests.unit.host.tree import Sysfs, address
@@ -117,3 +117,20 @@ def test_a_read_of_a_plugin_that_hangs_ends_with_its_file(cards: Sysfs) -> None:
         assert isinstance(asked.exception(60), HostStepFailed)
     assert plugin() == 0
     assert native_threads.begin(plugin).result(60) == 0
+
+
+def test_a_function_is_faulty_if_it_does_not_answer_twice(
+    sysfs: Sysfs, impatient: None
+) -> None:
+    """One slow read withdraws no device; what was known of it stays."""
+    sensor = sysfs.function(CARDS[0]) / "hwmon/hwmon0/temp1_input"
+    sensor.parent.mkdir(parents=True)
+    sensor.write_text("20000\n")
+    place = address(CARDS[0])
+    known = {place: "is too hot"}
+    with silent(sensor):
+        assert health.faults(sysfs.root, [place], 0, (), known) == known
+        (fault,) = health.faults(sysfs.root, [place], 0).values()
+        assert "does not answer" in fault
+    assert not futures.wait(list(answers._reads.values()), 60).not_done
+    assert health.faults(sysfs.root, [place], 0, (), known) == {}
