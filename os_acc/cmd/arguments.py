@@ -33,7 +33,7 @@ def address(text: str) -> PciAddress:
 
 def _with_domain(text: str) -> str:
     """Add the domain 0 to an address as lspci(8) shows it."""
-    is_short = re.fullmatch(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", text, re.ASCII)
+    is_short = re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text)
     return f"0000:{text}" if is_short else text
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Seconds between two steps of an erasure, and until one without progress is left.
 _ERASE_PAUSE = 1.0
 _ERASE_PATIENCE = 1800.0
+# The state, in this command alone, of a lease that has ended: its device is erased.
+_ENDED = LeaseState.RELEASING
 # Events that the history shows by default.
 _LIMIT = 100
 
@@ -225,12 +227,12 @@ class DeviceErase(base.Listing):
             }
             if found != before:
                 changed = time.monotonic()
-            going = [each for each in found.values() if _is_going(each)]
+            going = [e for e in found.values() if e.state is LeaseState.ERASING]
             is_over = time.monotonic() >= changed + _ERASE_PATIENCE
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
-        is_left = any(each.erased < 1.0 for each in found.values())
+        is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
         rows = [
             (str(each.address), f"{each.erased:.0%}", each.reason or None)
@@ -240,20 +242,16 @@ class DeviceErase(base.Listing):
 
     def _advanced(self, manager: Manager, lease: Lease) -> Lease:
         """Make one step of an erasure; return the lease, also after its end."""
-        if _is_going(lease):
+        if lease.state is LeaseState.ERASING:
             # The lease has the reason of a failure.
             with contextlib.suppress(exception.OsAccError):
                 manager.life.eraser.advance(lease.uuid, self.deadline())
         now = next(iter(manager.store.leases(lease.uuid)), None)
         if now is None:
-            now = lease.with_erased(1.0)
+            now = lease.with_erased(1.0, state=_ENDED)
         if now.erased != lease.erased:
             self.remark(f"{lease.address}: {now.erased:.0%} erased")
         return now
-
-
-def _is_going(lease: Lease) -> bool:
-    return lease.state is LeaseState.ERASING and lease.erased < 1.0
 
 
 class DevicePrepare(base.Listing):

@@ -14,6 +14,7 @@ from os_acc.attach.manager import Manager
 from os_acc.cmd import arguments, base
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import in_order
 from os_acc.store import snapshot
 
 
@@ -140,11 +141,11 @@ class Unplug(base.Showing):
                 self.app.stderr.write(f"hint: os-acc device release {lease.address}\n")
 
     def _report_unknown(self, manager: Manager, consumer: str) -> None:
-        """Report devices that the instance may have, of which no lease is recorded."""
+        """Report devices whose leases are lost, and may be of the instance."""
         claims = manager.store.recorded_state().helper_claims
-        # One function of each lease.
-        firsts = {lease: at for at, lease in sorted(claims.items(), reverse=True)}
-        for address in sorted(map(str, firsts.values())):
+        # The first function of each lease.
+        firsts = {claims[at]: at for at in sorted(claims, key=in_order, reverse=True)}
+        for address in sorted(firsts.values(), key=in_order):
             self.is_failed = True
             self.remark(
                 f"{address} is prepared for a guest, and its lease is lost; if this "

@@ -186,7 +186,7 @@ def _path(context: Context) -> str:
 
 
 def _is_roots(program: str) -> bool:
-    """Return whether nobody but root can replace a program: its rule is for root."""
+    """Return whether root alone can replace a program, which a rule starts as root."""
     if not os.path.isabs(program):
         return False
     places = [program, *map(str, pathlib.Path(program).parents)]

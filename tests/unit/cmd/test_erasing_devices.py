@@ -10,7 +10,7 @@ from os_acc.attach.erasure import Eraser
 from os_acc.cmd import device
 from os_acc.cmd.checks import state
 from os_acc.testing import uuid_of
-from tests.functional.host.attach.test_erasure import CARD, advance, use
+from tests.functional.host.attach.test_erasure import CARD, advance, erasing, use
 from tests.functional.host.attach.test_erasure import host as host  # a fixture
 from tests.unit import acme
 from tests.unit.cmd.console import Console
@@ -131,3 +131,13 @@ def test_a_quarantined_device_is_not_erased(host, console, monkeypatch):
     ran = console.run("device", "erase", CARD, "--wait", "-f", "value")
     assert ran.status == 1
     assert "worn out" in ran.out
+
+
+def test_an_erasure_that_was_killed_at_its_end_is_ended(host, console):
+    """The whole device is erased, and its lease is still there."""
+    use(host)
+    (lease,) = erasing(host)
+    host.manager.store.replace([lease.with_erased(1.0)])
+    ran = console.run("device", "erase", CARD, "--wait", "-f", "value")
+    assert (ran.status, ran.out) == (0, f"{CARD} 100% None\n")
+    assert console.device(CARD)["State"] == "free"

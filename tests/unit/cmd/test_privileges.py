@@ -73,7 +73,7 @@ def test_in_a_virtual_environment_sudo_is_told_where_the_helper_is(
     monkeypatch: pytest.MonkeyPatch,
     mode: int,
 ) -> None:
-    """Unless somebody but root can replace it there."""
+    """Only if root alone can replace it there."""
     program = "/opt/nova/bin/privsep-helper"
     real = os.stat
 
