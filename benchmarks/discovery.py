@@ -59,7 +59,7 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
         nova_mdev_parents=frozenset(),
-        nova_virtual_parents=frozenset(),
+        nova_mdev_addresses=frozenset(),
         nova_mdev_types=frozenset(),
     )
     loaded = loader.load(cfg.ConfigOpts(), root, ())

@@ -43,6 +43,13 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "trust_guest_contents; any other key is an error. By default, os_acc manages "
         "no device.",
     ),
+    cfg.StrOpt(
+        "helper_command",
+        help="Command that starts each privileged helper, such as 'sudo "
+        "/opt/nova/bin/privsep-helper --config-file /etc/nova/nova.conf'; the option "
+        "of this name in the group of one helper overrides it. Default: the "
+        "privsep-helper beside the running Python, by sudo, or that of nova-rootwrap.",
+    ),
     cfg.ListOpt(
         "enabled_plugins",
         default=[],

@@ -309,14 +309,24 @@ def _unpublished(
 
 
 def build(
-    config: cfg.ConfigOpts, root: str, owner: Owner, unmanaged: bool = True
+    config: cfg.ConfigOpts,
+    root: str,
+    owner: Owner,
+    unmanaged: bool = True,
+    *,
+    makes_vfs: bool = True,
 ) -> manager.Manager:
-    """Create a separate manager; see :func:`initialize`."""
+    """Create a separate manager; see :func:`initialize`.
+
+    :param makes_vfs: whether to make the VFs that ``num_vfs`` requests.
+    """
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
         service = _Service(settings.node_name)
-        return _build(config, settings, root, owner, unmanaged, deadline, service)
+        return _build(
+            config, settings, root, owner, unmanaged, deadline, service, makes_vfs
+        )
 
 
 @contextlib.contextmanager
@@ -338,6 +348,7 @@ def _build(
     unmanaged: bool,
     deadline: float,
     service: _Service,
+    makes_vfs: bool = True,
 ) -> manager.Manager:
     """Create a manager: the steps of :func:`initialize` in their order.
 
@@ -368,7 +379,8 @@ def _build(
     # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
     vfs = sriov.VfMaker(root, rules, store, locks, helper)
-    vfs.make(_part(deadline, _VFS_SHARE), is_start=True)
+    if makes_vfs:
+        vfs.make(_part(deadline, _VFS_SHARE), is_start=True)
     regions = region_operations.RegionOperations(
         services,
         life,

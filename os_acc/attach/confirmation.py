@@ -105,7 +105,7 @@ class Confirmer:
                 )
             raise exception.NotFound(
                 f"no accelerators are recorded for instance {instance.uuid}",
-                hint="pass selected_rp to plug new ones",
+                hint="to plug new ones, pass selected_rp, or os-acc plug --provider",
                 kind=exception.ObjectKind.LEASE,
             )
         for lease in held:

@@ -51,7 +51,7 @@ class Devices:
         # 5. Check that they are undivided, and take them. Undo: :meth:`restore`.
         guests = [each for each in prepared if each.is_the_guests]
         for each in guests:
-            verification.check_undivided(self._root, each, deadline)
+            verification.check_undivided(self._root, each)
         slots = [each for each in guests if each.slot is not None]
         taken = (
             *self._take([each for each in guests if each.slot is None], deadline),

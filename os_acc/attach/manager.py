@@ -117,7 +117,7 @@ class Manager:
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
-        self._vfs = vfs
+        self.vfs = vfs
         self.health_steps = health_steps.HealthStepReader(
             services.root,
             services.helper,
@@ -299,7 +299,7 @@ class Manager:
 
     def watch(self) -> None:
         """Update the snapshot as the monitor does, and have root do what is due."""
-        self._vfs.make(time.monotonic() + self.settings.plug_timeout)
+        self.vfs.make(time.monotonic() + self.settings.plug_timeout)
         self.refresh()
         self.health_steps.begin()
 
@@ -360,8 +360,9 @@ class Manager:
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
             # 1. Read the store, and settle what a crash has left of the consumer.
-            read = self.catalog.read(deadline)
-            leases = read[1].of_consumer(instance.uuid)
+            read = None if selection is None else self.catalog.read(deadline)
+            of = read[1].of_consumer if read else self.store.until(deadline).leases
+            leases = of(instance.uuid)
             held = self.recovery.settled(instance.uuid, leases, deadline)
             is_current = not any(lease.is_unfinished for lease in leases)
             # 2. Confirm the leases that serve the request, without a scan of the host.

@@ -65,14 +65,13 @@ def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
 
 def _read(
     stuck: str,
-    function: Callable[..., _T],
+    function: Callable[[str, PciAddress], _T],
     root: str,
     address: PciAddress,
     deadline: float,
-    *args: object,
 ) -> _T:
     """Read an attribute whose read may hang, for a bounded time."""
-    reading = native_threads.begin(function, root, address, *args)
+    reading = native_threads.begin(function, root, address)
     if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
         raise exception.DeviceStuck(stuck.format(address), address=str(address))
     return reading.result()
@@ -278,20 +277,17 @@ def _must_be_free(lease: Lease) -> bool:
     return not lease.slot and (lease.is_the_guests or lease.needs_erase or on_vfio)
 
 
-def check_undivided(root: str, lease: Lease, deadline: float) -> None:
+def check_undivided(root: str, lease: Lease) -> None:
     """Check that no function of a lease has MIG instances, before it is taken.
 
     The helper itself checks for VFs and mediated devices. Any user can see MIG
     instances, so that root need not parse the files of NVIDIA's driver.
 
     :raises DeviceInParts: a function has one, or its driver does not tell.
-    :raises DeviceStuck: the kernel does not return from a read in time.
     """
     instances = usage.mig_instances(root)
     for address in lease.functions if instances else ():
-        stuck = "cannot read the MIG instances of {}: NVIDIA's driver does not return"
-        use = _read(stuck, usage.mig_use, root, address, deadline, instances)
-        if use is not None:
+        if (use := usage.mig_use(root, address, instances)) is not None:
             raise client.DeviceInParts(
                 f"{address} cannot be given to a guest: {use}", address=str(address)
             )

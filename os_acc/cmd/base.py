@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,9 +140,10 @@ class Acting(command.Command):
         state_path = self.settings.state_path
         return library.build(self.os_acc.config, state_path, Locks(state_path))
 
-    def manager(self) -> Manager:
+    def manager(self, *, makes_vfs: bool = False) -> Manager:
         """Return a manager ready to act; root becomes the state's owner.
 
+        :param makes_vfs: whether to make the VFs that ``num_vfs`` requests.
         :raises OsAccError: the manager cannot be built.
         """
         from os_acc import service
@@ -156,7 +158,9 @@ class Acting(command.Command):
                 time.monotonic() + settings.initialize_timeout
             )
             environment.become_owner(settings.state_path)
-        return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
+        return service.build(
+            self.os_acc.config, self.os_acc.root, Owner.COMMAND, makes_vfs=makes_vfs
+        )
 
     def remark(self, text: str) -> None:
         """Print a message for operators to stderr; stdout is for programs."""
@@ -169,6 +173,17 @@ class Acting(command.Command):
             where = " or ".join(files) or f"a file ({environment.NAME_IT})"
             self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
+    def remark_missing_vfs(self, look: HostInspection) -> None:
+        """Print how to make the VFs that a PF lacks."""
+        from os_acc.objects.device import RejectReason
+
+        for each in look.inventory.refused:
+            if each.reason is RejectReason.NO_VFS:
+                self.remark(
+                    f"VFs of {each.address}: {each.detail}; "
+                    "'os-acc device prepare --write' makes them"
+                )
+
     def drop_root(self) -> None:
         """Become the owner of the state directory, if it exists."""
         if os.path.isdir(self.settings.state_path):
@@ -176,15 +191,39 @@ class Acting(command.Command):
             environment.become_owner(self.settings.state_path)
 
     def _print_error(self, error: exception.OsAccError) -> None:
-        self.remark(error.message)
+        place = self._place_of(error)
+        self.remark(f"{place}: {error.message}" if place else error.message)
         for note in getattr(error, "__notes__", ()):
             self.app.stderr.write(f"  {note}\n")
         if error.hint:
             self.app.stderr.write(f"hint: {error.hint}\n")
 
+    def _place_of(self, error: exception.OsAccError) -> str | None:
+        """Return the file and the line of an invalid entry of ``device_spec``."""
+        if not isinstance(error, exception.InvalidConfiguration):
+            return None
+        for path in filter(os.path.isfile, self.os_acc.config.config_file or ()):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for number, line in enumerate(file, 1):
+                    name, _equals, value = line.partition("=")
+                    if name.strip() == "device_spec" and error.message in _fault(value):
+                        return f"{path}, line {number}"
+        return None
+
+
+def _fault(value: str) -> str:
+    try:
+        device_spec.parse((value.strip(),))
+    except exception.InvalidConfiguration as error:
+        return error.message
+    return ""
+
 
 class Listing(Acting, lister.Lister):
     """A command that prints rows."""
+
+    #: cliff cannot sort a column with empty cells.
+    need_sort_by_cliff = False
 
     def produce_output(
         self,
@@ -192,7 +231,15 @@ class Listing(Acting, lister.Lister):
         column_names: Sequence[str],
         data: Iterable[Sequence[Any]],
     ) -> int:
-        shown = [tuple(_shown(each, parsed_args) for each in row) for row in data]
+        rows = list(data)
+        names = [each.lower().replace(" ", "_") for each in column_names]
+        for name in reversed(parsed_args.sort_columns):
+            if (wanted := name.lower().replace(" ", "_")) in names:
+                rows.sort(
+                    key=functools.partial(_empty_last, names.index(wanted)),
+                    reverse=parsed_args.sort_direction == "desc",
+                )
+        shown = [tuple(_shown(each, parsed_args) for each in row) for row in rows]
         return super().produce_output(parsed_args, column_names, shown)
 
 
@@ -220,6 +267,10 @@ class Formatted(columns.FormattableColumn):  # type: ignore[type-arg]
     def human_readable(self) -> str:
         """Return the text."""
         return self._text
+
+
+def _empty_last(place: int, row: Sequence[Any]) -> tuple[bool, Any]:
+    return row[place] is None, "" if row[place] is None else row[place]
 
 
 def plain(text: str) -> str:

@@ -44,11 +44,11 @@ class Check(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         scene = CheckContext(self.os_acc.config, self.os_acc.root, self._broken)
-        findings = list(_run(_BEFORE, scene))
+        findings = list(self._run(_BEFORE, scene))
         with contextlib.suppress(exception.OsAccError):
             # The checks of the state report any error here.
             environment.become_owner(scene.settings.state_path)
-        findings += _run(_CHECKS, scene)
+        findings += self._run(_CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
         if parsed_args.formatter != "table":
             return _COLUMNS, [
@@ -64,6 +64,24 @@ class Check(base.Listing):
         return _COLUMNS[:3], [
             (each.result.value, each.check, _text(each)) for each in findings
         ]
+
+    def _run(
+        self, checks: Sequence[tuple[str, CheckFunction]], context: CheckContext
+    ) -> Iterator[Finding]:
+        """Run checks; the failure of one does not stop the others."""
+        errors = self.app.stderr
+        for number, (name, check) in enumerate(checks, 1):
+            if errors.isatty():
+                errors.write(f"\r\033[K{number}/{len(checks)} {name} ...")
+                errors.flush()
+            try:
+                findings = list(check(context))
+            except exception.OsAccError as error:
+                findings = [context.failure(error)]
+            for finding in findings:
+                yield dataclasses.replace(finding, check=name)
+        if errors.isatty():
+            errors.write("\r\033[K")
 
 
 def _text(finding: Finding) -> str:
@@ -130,16 +148,3 @@ _CHECKS: Sequence[tuple[str, CheckFunction]] = (
     ("image cache", images.cache),
     ("image files", images.files),
 )
-
-
-def _run(
-    checks: Sequence[tuple[str, CheckFunction]], context: CheckContext
-) -> Iterator[Finding]:
-    """Run checks; the failure of one does not stop the others."""
-    for name, check in checks:
-        try:
-            findings = list(check(context))
-        except exception.OsAccError as error:
-            findings = [context.failure(error)]
-        for finding in findings:
-            yield dataclasses.replace(finding, check=name)

@@ -7,19 +7,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, environment
-from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
+from os_acc.cmd.device_states import (
+    DeviceState,
+    DeviceStatus,
+    device_states,
+    shown_state,
+)
 from os_acc.host import attributes
-from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.store import journal
 from os_acc.store.journal import Event
 
+if TYPE_CHECKING:
+    from os_acc.attach.manager import Manager
+
+# Seconds between two steps of an erasure, and until one without progress is left.
+_ERASE_PAUSE = 1.0
+_ERASE_PATIENCE = 1800.0
+# The state, in this command alone, of a lease that has ended: its device is erased.
+_ENDED = LeaseState.RELEASING
 # Events that the history shows by default.
 _LIMIT = 100
 
@@ -40,7 +54,15 @@ class DeviceList(base.Listing):
         parser.add_argument(
             "--state",
             choices=[state.value for state in DeviceStatus],
-            help="show only devices in this state",
+            action="append",
+            help="show only devices in this state; several: in one of them",
+        )
+        parser.add_argument(
+            "--class", metavar="CLASS", dest="resource_class", help="of this class"
+        )
+        parser.add_argument("--consumer", **arguments.UUID, help="of this instance")
+        parser.add_argument(
+            "--numa-node", metavar="NUMBER", type=int, help="on this node"
         )
         return parser
 
@@ -49,12 +71,24 @@ class DeviceList(base.Listing):
         found = device_states(look)
         models = self.models(look)
         self.remark_if_none_named()
-        if parsed_args.state:
-            found = tuple(
-                each for each in found if each.state.value == parsed_args.state
-            )
+        self.remark_missing_vfs(look)
         columns = _columns(models.short)
-        return base.table(columns | _LONG if parsed_args.long else columns, found)
+        wanted = {
+            "State": parsed_args.state,
+            "Resource Class": parsed_args.resource_class,
+            "Consumer": parsed_args.consumer,
+            "NUMA Node": parsed_args.numa_node,
+        }
+        chosen = [
+            each
+            for each in found
+            if all(
+                only is None
+                or columns[name](each) in (only if isinstance(only, list) else [only])
+                for name, only in wanted.items()
+            )
+        ]
+        return base.table(columns | _LONG if parsed_args.long else columns, chosen)
 
 
 class DeviceShow(base.Showing):
@@ -158,6 +192,108 @@ class DeviceAdopt(base.Showing):
             siblings=dict(parsed_args.sibling),
         )
         return _now(self, parsed_args)
+
+
+class DeviceErase(base.Listing):
+    """Continue the erasure of devices that have been given back.
+
+    A running service does so by itself. With --wait, goes on until all are erased, and
+    prints the progress. Ends with 1 if one fails.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "address", **arguments.DEVICE, nargs="*", help="only these devices"
+        )
+        parser.add_argument("--wait", action="store_true", help="until they are erased")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
+        manager, wanted = self.manager(), frozenset(parsed_args.address)
+        manager.life.eraser.due(self.deadline())
+        found = {
+            each.uuid: each
+            for each in manager.store.leases()
+            if each.erasure and (not wanted or each.address in wanted)
+        }
+        if not found:
+            self.remark("no device is being erased")
+        changed = time.monotonic()
+        while True:
+            before = dict(found)
+            found = {
+                uuid: self._advanced(manager, each) for uuid, each in before.items()
+            }
+            if found != before:
+                changed = time.monotonic()
+            going = [e for e in found.values() if e.state is LeaseState.ERASING]
+            is_over = time.monotonic() >= changed + _ERASE_PATIENCE
+            if not parsed_args.wait or not going or is_over:
+                break
+            time.sleep(_ERASE_PAUSE)
+        is_left = any(each.state is not _ENDED for each in found.values())
+        self.is_failed = is_left and (parsed_args.wait or not going)
+        rows = [
+            (str(each.address), f"{each.erased:.0%}", each.reason or None)
+            for each in found.values()
+        ]
+        return ("Address", "Erased", "Reason"), rows
+
+    def _advanced(self, manager: Manager, lease: Lease) -> Lease:
+        """Make one step of an erasure; return the lease, also after its end."""
+        if lease.state is LeaseState.ERASING:
+            # The lease has the reason of a failure.
+            with contextlib.suppress(exception.OsAccError):
+                manager.life.eraser.advance(lease.uuid, self.deadline())
+        now = next(iter(manager.store.leases(lease.uuid)), None)
+        if now is None:
+            now = lease.with_erased(1.0, state=_ENDED)
+        if now.erased != lease.erased:
+            self.remark(f"{lease.address}: {now.erased:.0%} erased")
+        return now
+
+
+class DevicePrepare(base.Listing):
+    """Make the VFs that num_vfs in [os_acc] device_spec requests.
+
+    Without --write, lists what would be made, and changes nothing. A service makes them
+    when it starts. Ends with 1 if VFs cannot be made.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--write", action="store_true", help="make them")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
+        from os_acc import inspection
+        from os_acc.inventory import sriov
+
+        failures: Mapping[PciAddress, str] = {}
+        if parsed_args.write:
+            failures = self.manager(makes_vfs=True).vfs.failures
+        look = self.look()
+        rules = inspection.rules(self.settings, unmanaged=True)
+        host, recorded = look.inventory.host, look.inventory.recorded_state
+        rows = []
+        for function, tags in sriov.requests(rules, host):
+            reason = failures.get(function.address)
+            try:
+                sriov.plan(self.os_acc.root, rules, host, function, tags, recorded)
+            except exception.HostStepFailed as error:
+                reason = reason or str(error)
+            self.is_failed |= reason is not None
+            missing = 0 if function.vfs or reason else tags.num_vfs
+            vfs = len(function.vfs)
+            rows.append((str(function.address), tags.num_vfs, vfs, missing, reason))
+        if not rows:
+            self.remark("no entry of [os_acc] device_spec requests VFs with num_vfs")
+        elif parsed_args.write:
+            self.is_failed |= any(row[3] for row in rows)
+        elif any(row[3] for row in rows):
+            self.remark("nothing was changed; os-acc device prepare --write makes them")
+        return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows
 
 
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -314,7 +450,7 @@ def _moment(when: datetime.datetime) -> str:
 _EVENT: base.Columns[Event] = {
     "Time": lambda event: _moment(event.when),
     "Operation": lambda event: event.operation,
-    "State": lambda event: event.state or None,
+    "State": lambda event: shown_state(event.state) or None,
     "Address": lambda event: event.address or None,
     "Consumer": lambda event: event.consumer or None,
     "Detail": lambda event: event.detail or None,

@@ -42,6 +42,12 @@ _OF_LEASE = {
 }
 
 
+def shown_state(state: str) -> str:
+    """Return the word for a state of a lease; any other stays."""
+    found = {lease.value: shown.value for lease, shown in _OF_LEASE.items()}
+    return found.get(state, state)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceState:
     """One function.
@@ -94,6 +100,11 @@ class _Survey:
         self._refused: dict[DeviceAddress | DeviceName, RejectedDevice] = {
             each.address: each for each in look.inventory.refused
         }
+        self._without_vfs = frozenset(
+            each.address
+            for each in look.inventory.refused
+            if each.reason is RejectReason.NO_VFS
+        )
         #: The lost lease that claims a device, by the helper's records.
         self._claims: dict[DeviceAddress | DeviceName, str] = dict(
             look.recorded.helper_claims.items()
@@ -194,7 +205,12 @@ class _Survey:
         if goes_with not in (None, address):
             yield f"assigned with {goes_with}"
         if not self._is_present(address):
-            yield "no longer on this host"
+            pf = next(iter(lease.physfns), None) if lease else None
+            yield (
+                f"its PF {pf} has no VFs: os-acc device prepare --write makes them"
+                if pf in self._without_vfs
+                else "no longer on this host"
+            )
         yield str(self._inventory.host.unreadable.get(str(address), ""))
 
 

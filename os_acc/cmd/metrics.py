@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from os_acc import exception
 from os_acc.cmd import base
-from os_acc.host import health
+from os_acc.cmd.device_states import shown_state
+from os_acc.host import attributes, health
 from os_acc.inspection import HostInspection
 from os_acc.objects.device import RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
@@ -36,25 +38,36 @@ class Metrics(base.Acting):
     """Print the state of this host's accelerators in the OpenMetrics text format.
 
     Changes nothing, and needs no privileged helper. For node_exporter, write it to a
-    file of the textfile collector.
+    file of the textfile collector. If the state cannot be read, os_acc_up is 0 and the
+    only metric: the file must not keep the values of better days.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        metrics: Sequence[Metric] = ()
+        try:
+            metrics = self._metrics()
+        except exception.OsAccError as error:
+            self._print_error(error)
+        text = "Whether the state of os_acc on this host can be read."
+        up: Metric = "os_acc_up", text, [(int(bool(metrics)), {})]
+        self.app.stdout.write(exposition((up, *metrics)))
+        return 0
+
+    def _metrics(self) -> Sequence[Metric]:
         look = self.look()
         self.remark_if_none_named()
         providers = look.inventory.providers
         root = self.os_acc.root
         # A VF has the link and the sensors of its PF.
         sources = {
-            health.source(root, each) for each in pci_functions_of(providers.values())
+            attributes.pf_of(root, each)
+            for each in pci_functions_of(providers.values())
         }
-        readings = health.read_in_time(root, sources)
+        readings = health.read_each(root, sources)
         path = self.settings.state_path
         recorded = state_files.recorded_health(path, root).readings
         errors = _errors(state_files.counted_errors(path))
-        metrics = (*_states(look), *_readings(readings), _recorded(recorded), errors)
-        self.app.stdout.write(exposition(metrics))
-        return 0
+        return (*_states(look), *_readings(readings), _recorded(recorded), errors)
 
 
 def _states(look: HostInspection) -> Iterator[Metric]:
@@ -86,7 +99,7 @@ def _states(look: HostInspection) -> Iterator[Metric]:
     yield (
         "os_acc_leases",
         "Leases by state; a quarantined one waits for an operator.",
-        [(states[each], {"state": each.value}) for each in LeaseState],
+        [(states[each], {"state": shown_state(each.value)}) for each in LeaseState],
     )
     yield (
         "os_acc_erased_ratio",

@@ -14,6 +14,7 @@ from os_acc.attach.manager import Manager
 from os_acc.cmd import arguments, base
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import in_order
 from os_acc.store import snapshot
 
 
@@ -83,7 +84,7 @@ class Plug(base.Listing):
         if parsed_args.property and selected is None:
             self._parser.error("--property needs --provider or --allocations")
         given = arguments.distinct(parsed_args.property)
-        manager = self.manager()
+        manager = self.manager(makes_vfs=True)
         extra_specs = given or _one_of(manager, parsed_args.provider)
         instance = {
             "uuid": parsed_args.instance,
@@ -108,7 +109,8 @@ def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
 class Unplug(base.Showing):
     """Release all accelerators of an instance.
 
-    Ends with 1 if a device of the instance stays quarantined.
+    Ends with 1 if a device of the instance stays quarantined, or if its lease may be
+    lost.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -124,7 +126,10 @@ class Unplug(base.Showing):
         finally:
             left = manager.store.leases(parsed_args.uuid)
             self._report(left)
+            self._report_erasures(manager, parsed_args.uuid)
         released = before - {lease.uuid for lease in left}
+        if not released and not left:
+            self._report_unknown(manager, parsed_args.uuid)
         return ("Consumer", "Released"), (parsed_args.uuid, len(released))
 
     def _report(self, left: Sequence[Lease]) -> None:
@@ -134,6 +139,26 @@ class Unplug(base.Showing):
                 self.is_failed = True
                 self.remark(f"{lease.address} is quarantined: {lease.reason}")
                 self.app.stderr.write(f"hint: os-acc device release {lease.address}\n")
+
+    def _report_unknown(self, manager: Manager, consumer: str) -> None:
+        """Report devices whose leases are lost, and may be of the instance."""
+        claims = manager.store.recorded_state().helper_claims
+        # The first function of each lease.
+        firsts = {claims[at]: at for at in sorted(claims, key=in_order, reverse=True)}
+        for address in sorted(firsts.values(), key=in_order):
+            self.is_failed = True
+            self.remark(
+                f"{address} is prepared for a guest, and its lease is lost; if this "
+                f"instance has it: os-acc device adopt {address} --consumer {consumer}"
+            )
+
+    def _report_erasures(self, manager: Manager, consumer: str) -> None:
+        for lease in manager.store.leases():
+            if lease.erasure and lease.erasure.consumer == consumer:
+                self.remark(
+                    f"{lease.address} is being erased ({lease.erased:.0%}); without "
+                    f"a running service: os-acc device erase {lease.address} --wait"
+                )
 
     def _recorded(self, consumer: str) -> set[str]:
         # Read before the manager is built: it first finishes earlier unplugs, whose
@@ -177,7 +202,8 @@ class Attached(base.Listing):
 _COLUMNS: base.Columns[AcceleratorEntry] = {
     "Consumer": lambda entry: entry["instance_uuid"],
     "PCI ID": lambda entry: entry.get("pci_id"),
-    "State": lambda entry: entry["state"],
+    # The entries have the words of Cyborg's API.
+    "State": lambda entry: "leased" if entry["state"] == "Bound" else entry["state"],
     "Request Group": lambda entry: entry["request_group"],
     "NUMA Node": lambda entry: entry["numa_node"],
     "NUMA Affinity": lambda entry: entry["numa_affinity"],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -38,8 +39,8 @@ _SUDOERS: Final = """\
 #
 # Where the configuration of nova-compute can be written by nova-compute's user
 # (Kolla), print the lines with --configuration /etc/os-acc/privileged.conf, and set
-# helper_command to "sudo privsep-helper --config-file /etc/os-acc/privileged.conf" in
-# each of these groups: oslo.log runs code that it finds in a configuration file.
+# helper_command in [os_acc] to "sudo privsep-helper --config-file
+# /etc/os-acc/privileged.conf": oslo.log runs code that it finds in such a file.
 """
 
 _ROOTWRAP: Final = """\
@@ -68,6 +69,8 @@ class Privileges(base.Acting):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        found = privsep.helper_program()
+        helper = found if _is_roots(found) else _HELPER
         parser.add_argument(
             "format",
             metavar="FORMAT",
@@ -84,9 +87,9 @@ class Privileges(base.Acting):
         parser.add_argument(
             "--helper",
             metavar="PATH",
-            default=_HELPER,
+            default=helper,
             type=_of_form(_PATH, "a plain absolute path"),
-            help=f"privsep-helper, in sudoers; default: {_HELPER}",
+            help=f"privsep-helper, in sudoers; default: {helper}",
         )
         parser.add_argument(
             "--configuration",
@@ -180,6 +183,15 @@ def _of_vendors(loaded: loader.Plugins) -> Iterable[Context]:
 def _path(context: Context) -> str:
     # oslo.privsep does not require it, os_acc's Context does.
     return context.pypath or ""
+
+
+def _is_roots(program: str) -> bool:
+    """Return whether root alone can replace a program, which a rule starts as root."""
+    if not os.path.isabs(program):
+        return False
+    places = [program, *map(str, pathlib.Path(program).parents)]
+    found = [os.stat(each) for each in places]
+    return all(each.st_uid == 0 and not each.st_mode & 0o022 for each in found)
 
 
 def _escaped(text: str) -> str:

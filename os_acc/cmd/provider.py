@@ -10,7 +10,7 @@ from collections import Counter
 from os_acc import inspection, service
 from os_acc.cmd import base, environment
 from os_acc.objects.device import Provider
-from os_acc.objects.mdev import function_of
+from os_acc.objects.mdev import function_of, in_order
 from os_acc.placement import capacity
 from os_acc.store.leases import Store
 
@@ -24,6 +24,7 @@ class ProviderList(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
+        self.remark_missing_vfs(look)
         functions, models = look.inventory.host.functions, self.models(look)
         used = Counter(
             lease.provider for lease in look.recorded.leases if not lease.erasure
@@ -46,7 +47,9 @@ class ProviderList(base.Listing):
             "Traits": lambda each: sorted(each.device.traits),
         }
         found = look.inventory.providers.values()
-        return base.table(columns, sorted(found, key=lambda each: each.device.address))
+        return base.table(
+            columns, sorted(found, key=lambda each: in_order(each.device.address))
+        )
 
 
 class ProviderSync(base.Listing):

@@ -8,6 +8,7 @@ raised: treating it as absence would be a guess.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -111,6 +112,13 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
         return None
     if (address := function_named(name)) is None:
         raise HostStepFailed(f"{path} links to {name!r}, which is not a PCI function")
+    return address
+
+
+def pf_of(root: str, address: PciAddress) -> PciAddress:
+    """Return the PF of a VF, else the function itself."""
+    with contextlib.suppress(HostStepFailed):
+        return link_address(function_path(root, address, "physfn")) or address
     return address
 
 

@@ -23,30 +23,26 @@ import contextlib
 import dataclasses
 import os
 import re
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent import futures
+from collections.abc import Container, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from oslo_log import log
 
-from os_acc import native_threads
 from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
-from os_acc.host.attributes import function_path
+from os_acc.host.answers import answer, is_silent
+from os_acc.host.attributes import function_path, pf_of
 from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
 
 #: The fault of a function that has lost its power.
 SILENT: Final = "does not answer (its configuration space reads as FFFFh: no power?)"
-#: Seconds to wait for all readings of one function.
-ANSWER_SECONDS: Final = 2.0
-#: Seconds to wait for the readings of all functions together.
-HEALTH_SECONDS: Final = 10.0
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
+_HANGS: Final = "does not answer when its health is read"
 #: The width in a register whose bits are all set: the function does not answer.
 _NO_ANSWER: Final = 63
 
@@ -98,13 +94,13 @@ class Temperature:
 class HealthReadings:
     """The readings of one function; None or empty: not reported.
 
-    :ivar answers: whether its configuration space can be read.
+    :ivar silence: the fault of a function that does not answer, else ''.
     """
 
     errors: ErrorCounters | None
     link: Link | None
     temperatures: tuple[Temperature, ...]
-    answers: bool = True
+    silence: str = ""
 
     def fault(self, max_uncorrectable: int) -> str:
         """Return the reason why the function must not be attached; '' if healthy.
@@ -112,8 +108,8 @@ class HealthReadings:
         :param max_uncorrectable: uncorrectable errors that are tolerated; -1: any
             number.
         """
-        if not self.answers:
-            return SILENT
+        if self.silence:
+            return self.silence
         if self.link is not None and self.link.width == _NO_ANSWER:
             return "has no PCIe link"
         for each in self.temperatures:
@@ -137,7 +133,7 @@ def read(root: str, address: PciAddress, *, is_held: bool = False) -> HealthRead
     place = function_path(root, address)
     # A read would wake a function that sleeps.
     if not _is_suspended(place) and not _answers(place):
-        return HealthReadings(None, None, (), answers=False)
+        return HealthReadings(None, None, (), SILENT)
     if is_held:
         return HealthReadings(None, None, ())
     return HealthReadings(_errors(place), _link(place), tuple(_temperatures(place)))
@@ -148,8 +144,7 @@ def answers(root: str, address: PciAddress) -> bool:
 
     A function that sleeps is woken up. The answer of a VF is that of its PF.
     """
-    place = source(root, address)
-    return _answers(function_path(root, place))
+    return _answers(function_path(root, pf_of(root, address)))
 
 
 def faults(
@@ -157,73 +152,43 @@ def faults(
     functions: Iterable[PciAddress],
     max_uncorrectable: int,
     held: Iterable[PciAddress] = (),
+    before: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> dict[PciAddress, str]:
     """Return the fault of each function that has one; a VF has those of its PF.
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
     :param held: functions that guests have; see :func:`read`.
+    :param before: the faults of those that do not answer in time.
     """
-    free = {address: source(root, address) for address in functions}
-    sources = free | {address: source(root, address) for address in held}
+    free = {address: pf_of(root, address) for address in functions}
+    sources = free | {address: pf_of(root, address) for address in held}
     held_only = set(sources.values()) - set(free.values())
-    found = {
-        each: read(root, each, is_held=each in held_only)
-        for each in set(sources.values())
-    }
-    return _faults(sources, found, max_uncorrectable)
-
-
-def faults_in_time(
-    root: str, functions: Iterable[PciAddress], max_uncorrectable: int
-) -> dict[PciAddress, str]:
-    """Return the same of the functions that answer; see :func:`read_in_time`."""
-    sources = {address: source(root, address) for address in functions}
-    return _faults(sources, read_in_time(root, sources.values()), max_uncorrectable)
-
-
-def _faults(
-    sources: Mapping[PciAddress, PciAddress],
-    readings: Mapping[PciAddress, HealthReadings],
-    max_uncorrectable: int,
-) -> dict[PciAddress, str]:
+    readings = read_each(root, sources.values(), held_only)
     found = {each: it.fault(max_uncorrectable) for each, it in readings.items()}
-    return {address: why for address, at in sources.items() if (why := found.get(at))}
+    now = {each: found.get(at, before.get(each)) for each, at in sources.items()}
+    return {each: fault for each, fault in now.items() if fault}
 
 
-def read_in_time(
-    root: str, functions: Iterable[PciAddress]
+def read_each(
+    root: str, functions: Iterable[PciAddress], held: Container[PciAddress] = ()
 ) -> dict[PciAddress, HealthReadings]:
-    """Return the readings of the functions that answer; the others are missing.
+    """Return the readings of functions, in a bounded time (:func:`.answer`).
 
-    A driver may ask its device for a reading, and the device may not answer. No signal
-    ends such a read: its thread stays behind. The caller waits at most
-    :data:`ANSWER_SECONDS` for each function, and :data:`HEALTH_SECONDS` for all.
+    A driver may ask its device for a reading, and the device may not answer: it is then
+    missing, and faulty if it did not answer before, either.
+
+    :param held: functions that only guests have; see :func:`read`.
     """
     found = {}
-    deadline = time.monotonic() + HEALTH_SECONDS
-    for address in sorted(set(functions)):
-        patience = min(ANSWER_SECONDS, deadline - time.monotonic())
+    for each in sorted(set(functions)):
+        was_silent = is_silent(root, each)
         try:
-            reading = native_threads.begin(read, root, address)
-        except DeviceStuck as error:
-            LOG.warning("cannot read the health of %s: %s", address, error)
-            break
-        if futures.wait([reading], max(0.0, patience)).done:
-            found[address] = reading.result()
-            continue
-        LOG.warning("%s does not answer when its health is read", address)
-        if time.monotonic() >= deadline:
-            LOG.warning("the health of the other devices was not read")
-            break
+            found[each] = answer(root, each, read, root, each, is_held=each in held)
+        except (HostStepFailed, DeviceStuck) as error:
+            LOG.warning("cannot read the health of %s: %s", each, error)
+            if was_silent:
+                found[each] = HealthReadings(None, None, (), _HANGS)
     return found
-
-
-def source(root: str, address: PciAddress) -> PciAddress:
-    """Return the function that reports the health of a function: the PF of a VF."""
-    path = function_path(root, address, "physfn")
-    with contextlib.suppress(HostStepFailed):
-        return attributes.link_address(path) or address
-    return address
 
 
 def _answers(place: str) -> bool:

@@ -21,6 +21,7 @@ import re
 from typing import Final
 
 from os_acc.exception import InvalidInput
+from os_acc.host.answers import answer
 from os_acc.host.attributes import (
     function_path,
     link_name,
@@ -83,6 +84,10 @@ def read_type(root: str, kind: MdevType) -> TypeAttributes | None:
     directory = os.path.join(
         root, PARENTS, kind.parent, "mdev_supported_types", kind.name
     )
+    return answer(root, kind.function or kind.parent, _read_type, directory)
+
+
+def _read_type(directory: str) -> TypeAttributes | None:
     path = os.path.join(directory, "available_instances")
     available = read_text(path)
     if available is None:
@@ -137,7 +142,7 @@ def vgpu_type(root: str, address: PciAddress) -> int | None:
     :raises HostStepFailed: the kernel reports an error or malformed data.
     """
     path = function_path(root, address, "nvidia/current_vgpu_type")
-    text = read_text(path)
+    text = answer(root, address, read_text, path)
     return None if text is None else number(text, path)
 
 
@@ -147,6 +152,6 @@ def creatable_vgpu_types(root: str, address: PciAddress) -> dict[int, str]:
     :raises HostStepFailed: the kernel reports an error.
     """
     path = function_path(root, address, "nvidia/creatable_vgpu_types")
-    text = read_text(path) or ""
+    text = answer(root, address, read_text, path) or ""
     matches = (_VGPU_TYPE.fullmatch(line) for line in text.splitlines())
     return {int(match[1]): match[2] for match in matches if match is not None}

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
+from os_acc.host.answers import answer
 from os_acc.host.attributes import (
     ClassDevice,
     class_devices,
@@ -308,7 +309,7 @@ def _mig_use(
     root: str, address: PciAddress, instances: Mapping[str, str]
 ) -> str | None:
     path = os.path.join(root, _PROC, "gpus", str(address), "information")
-    for line in read_lines(path):
+    for line in answer(root, address, read_lines, path):
         if (match := _MINOR.match(line)) is not None and match[1] in instances:
             return f"it has the MIG instance {instances[match[1]]}"
     return None

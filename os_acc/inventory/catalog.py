@@ -9,12 +9,11 @@ import dataclasses
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator
-from concurrent import futures
 from typing import Final, TypeAlias
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, native_threads
+from os_acc import deadlines, exception
 from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.pci import Host
@@ -22,7 +21,6 @@ from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.records import RecordedState
 from os_acc.objects.request_group import (
     AllocationEntries,
@@ -41,8 +39,6 @@ LOG = log.getLogger(__name__)
 
 # Others may lease and release a device without end.
 _MOST_SCANS: Final = 4
-# Drivers ask their devices, which may be in a reset.
-_HEALTH_SECONDS: Final = 10.0
 
 #: A number that orders readings, and the records.
 Reading: TypeAlias = tuple[int, RecordedState]
@@ -82,7 +78,6 @@ class Catalog:
         self.memory = published.PublishedCache(store.published_names())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
         self._unknown: frozenset[RejectedDevice] = frozenset()
-        self._reading: futures.Future[dict[PciAddress, str]] | None = None
         deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
@@ -181,34 +176,22 @@ class Catalog:
 
     def assuming(self, lease: Lease, deadline: float) -> discovery.Inventory:
         """Return the devices as with one more lease; record and publish nothing."""
-        recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
+        recorded = self._store.until(deadline).recorded_state()
         more = dataclasses.replace(recorded, leases=(*recorded.leases, lease))
         return self._discovered(more, deadline)
 
     def read_health(self) -> bool:
         """Read the health of the devices of the last scan, for later scans.
 
-        Of a guest's device, only whether it answers is read. A device that does not
-        answer keeps the caller for a few seconds, and no other reading starts until it
-        does.
+        Of a guest's device, only whether it answers is read.
 
         :returns: whether the faults have changed.
         """
-        if self._reading is None:
-            free, held = self.snapshots.functions()
-            most = self._rules.max_uncorrectable_errors
-            try:
-                self._reading = native_threads.begin(
-                    health.faults, self._root, free, most, held
-                )
-            except exception.DeviceStuck as error:
-                LOG.warning("cannot read the health of devices: %s", error)
-                return False
-        if not futures.wait([self._reading], _HEALTH_SECONDS).done:
-            LOG.warning("a device does not answer when its health is read")
-            return False
-        reading, self._reading = self._reading, None
-        return self.health.note_readings(reading.result())
+        free, held = self.snapshots.functions()
+        most = self._rules.max_uncorrectable_errors
+        readings = self.health.readings
+        found = health.faults(self._root, free, most, held, readings.faults)
+        return readings.note(found)
 
     @contextlib.contextmanager
     def recounting(self, deadline: float) -> Iterator[None]:

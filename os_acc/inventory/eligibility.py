@@ -85,11 +85,17 @@ def check(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
-    for rule in _RULES:
-        refused = rule(evidence, function)
-        if refused is not None:
-            return refused
-    return _members(evidence, function)
+    try:
+        for rule in _RULES:
+            refused = rule(evidence, function)
+            if refused is not None:
+                return refused
+        return _members(evidence, function)
+    except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
+        # One function costs the others nothing.
+        return _no(function, RejectReason.UNREADABLE, error.message)
 
 
 def _no(
@@ -253,13 +259,8 @@ def _untagged_vgpu(
     is_vf = function.identity.vendor == mdev.NVIDIA_VENDOR and function.physfn
     if not is_vf or evidence.named[function.address].vgpu_type:
         return None
-    try:
-        if mdev.vgpu_type(evidence.root, function.address) is None:
-            return None
-    except HostStepFailed as error:
-        if is_exhaustion(error):
-            raise
-        return _no(function, RejectReason.UNREADABLE, error.message)
+    if mdev.vgpu_type(evidence.root, function.address) is None:
+        return None
     hint = "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types"
     return _no(function, RejectReason.UNSUPPORTED, hint)
 

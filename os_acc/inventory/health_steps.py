@@ -28,7 +28,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
-from os_acc.host import health, pci
+from os_acc.host import attributes, health, pci
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device_spec import OperatorRules
@@ -139,7 +139,7 @@ class HealthStepReader:
         Only one thread at a time may call this.
         """
         found, certain = self.examine()
-        changed = self._tracker.note_steps(found, certain)
+        changed = self._tracker.steps.note(found, certain)
         self._record()
         return changed
 
@@ -166,7 +166,7 @@ class HealthStepReader:
                 continue
             members = (m for handle in provider.device.handles for m in handle.members)
             for function in filter(None, map(function_of, members)):
-                source = health.source(self._root, function)
+                source = attributes.pf_of(self._root, function)
                 if source not in taken:
                     found.setdefault((name, source), set()).add(function)
         return found
@@ -273,7 +273,7 @@ class HealthStepReader:
         readings = {
             place[1]: dict(found) for place, (_fault, found) in self._known.items()
         }
-        record = HealthRecord(self._tracker.step_faults, readings)
+        record = HealthRecord(self._tracker.steps.faults, readings)
         try:
             state_files.record_health(self._state_path, self._root, record)
         except exception.OsAccError as error:
@@ -290,7 +290,7 @@ def known_faults(
 
     :param functions: those of the devices.
     """
-    read = health.faults_in_time(root, functions, rules.max_uncorrectable_errors)
+    read = health.faults(root, functions, rules.max_uncorrectable_errors)
     return {**state_files.recorded_health(state_path, root).faults, **read}
 
 

@@ -69,7 +69,13 @@ def offered_types(
     in_use = _cards(evidence.host, devices)
     for kind, tags, parent in named:
         refused = _claim(evidence, kind, parent)
-        attributes = mdev.read_type(evidence.root, kind)
+        try:
+            attributes = mdev.read_type(evidence.root, kind)
+        except HostStepFailed as error:
+            if is_exhaustion(error):
+                raise
+            yield RejectedDevice(kind, RejectReason.UNREADABLE, error.message)
+            continue
         if refused is not None or attributes is None:
             yield refused or _missing(evidence.root, kind)
             continue

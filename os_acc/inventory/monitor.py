@@ -74,25 +74,18 @@ class FaultTracker:
     Reported ones are kept for the lifetime of the process: the kernel reports them
     once.
 
-    :ivar note_readings: notes what any user can read; see :meth:`_ReadFaults.note`.
-    :ivar note_steps: notes what health steps have read.
+    :ivar readings: what any user can read.
+    :ivar steps: what health steps have read.
     """
 
     def __init__(self) -> None:
         self._faults: Mapping[PciAddress, str] = MappingProxyType({})
-        self._readings, self._steps = _ReadFaults(), _ReadFaults()
-        self.note_readings = self._readings.note
-        self.note_steps = self._steps.note
+        self.readings, self.steps = _ReadFaults(), _ReadFaults()
 
     @property
     def faults(self) -> Mapping[PciAddress, str]:
         """The fault of each faulty function."""
-        return {**self._steps.faults, **self._readings.faults, **self._faults}
-
-    @property
-    def step_faults(self) -> Mapping[PciAddress, str]:
-        """The faults that health steps have read."""
-        return self._steps.faults
+        return {**self.steps.faults, **self.readings.faults, **self._faults}
 
     def note(self, event: Uevent) -> None:
         """Record an event. Only one thread may call this; any thread may read."""

@@ -57,6 +57,12 @@ class VfMaker:
         self._helper = helper
         self._attempts: dict[PciAddress, _Attempt] = {}
 
+    @property
+    def failures(self) -> dict[PciAddress, str]:
+        """The failure of the last attempt on each PF that has failed."""
+        found = self._attempts.items()
+        return {at: each.failure for at, each in found if each.failure}
+
     def make(self, deadline: float, *, is_start: bool = False) -> None:
         """Create the VFs of PFs without any, such as one that arrived later.
 
@@ -74,7 +80,7 @@ class VfMaker:
         except exception.OsAccError as error:
             LOG.warning("cannot look for PFs without VFs: %s", error)
             return
-        for function, tags in self._named(host):
+        for function, tags in requests(self._rules, host):
             last = self._attempts.get(function.address, _Attempt(None))
             if is_start or last.is_due(function):
                 self._try(host, function, tags, deadline)
@@ -83,12 +89,6 @@ class VfMaker:
                 self._attempts[function.address] = seen
         for gone in self._attempts.keys() - host.functions.keys():
             del self._attempts[gone]
-
-    def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
-        for address, tags in matches(self._rules.named, host):
-            function = host.functions[address]
-            if tags.num_vfs and function.role is PciRole.PF:
-                yield function, tags
 
     def _try(
         self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
@@ -106,62 +106,18 @@ class VfMaker:
     def _make(
         self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
     ) -> None:
-        address = str(function.address)
-        if self._is_novas(host, function):
-            raise exception.HostStepFailed("Nova claims it", address=address)
-        if function.driver is None and not function.vfs:
-            raise exception.HostStepFailed(
-                "no driver is bound to it",
-                address=address,
-                hint="load its driver; the VFs are created once it is bound",
-            )
         with self._locks.hold([device_lock(function.address)], deadline):
             store = self._store.until(deadline)
             recorded = store.recorded_state()
-            if function.address in recorded.taken:
-                raise exception.HostStepFailed(
-                    "it is leased as a whole", address=address
-                )
-            count, services = _requested(tags, function, recorded)
-            if function.vfs:
-                self._check_existing(function, count, services)
+            planned = plan(self._root, self._rules, host, function, tags, recorded)
             epoch = store.next_epoch()
             try:
-                self._set(function, count, services, epoch, deadline)
+                self._set(function, *planned, epoch, deadline)
             except client.EpochRefused as error:
                 # The epoch in the store is too old: the store was lost, or the clock
                 # was ahead.
                 epoch = store.next_epoch(error.accepted)
-                self._set(function, count, services, epoch, deadline)
-
-    def _is_novas(self, host: Host, function: PciFunction) -> bool:
-        rules, address = self._rules, function.address
-        return (
-            rules.nova.match(function, host.netdevs, host.functions) is not None
-            or address in rules.nova_mdev_parents
-            or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(self._root, address))
-        )
-
-    def _check_existing(
-        self, function: PciFunction, count: int, services: qat.QatServices | None
-    ) -> None:
-        """Check VFs that exist, which no change may take from guests."""
-        if len(function.vfs) != count:
-            raise exception.HostStepFailed(
-                f"it has {len(function.vfs)} VFs, not {count}",
-                address=str(function.address),
-                hint="remove all VFs while no guest has one, or change num_vfs",
-            )
-        if services is None:
-            return
-        path = function_path(self._root, function.address, qat.SERVICES)
-        found = read_text(path) or ""
-        if set(found.split(";")) != set(services):
-            raise exception.HostStepFailed(
-                f"its VFs have the services {found}, not {qat.services_text(services)}",
-                address=str(function.address),
-                hint="remove all VFs while no guest has one, or change qat_services",
-            )
+                self._set(function, *planned, epoch, deadline)
 
     def _set(
         self,
@@ -195,6 +151,77 @@ class VfMaker:
             except exception.OsAccError as why:
                 error.add_note(f"cannot return the ports to the host: {why}")
             raise
+
+
+def requests(
+    rules: OperatorRules, host: Host
+) -> Iterator[tuple[PciFunction, DeviceTags]]:
+    """Yield the PFs for which ``num_vfs`` requests VFs, each with its tags."""
+    for address, tags in matches(rules.named, host):
+        function = host.functions[address]
+        if tags.num_vfs and function.role is PciRole.PF:
+            yield function, tags
+
+
+def plan(
+    root: str,
+    rules: OperatorRules,
+    host: Host,
+    function: PciFunction,
+    tags: DeviceTags,
+    recorded: RecordedState,
+) -> tuple[int, qat.QatServices | None]:
+    """Return the number of VFs to make of a PF, and their services.
+
+    :raises HostStepFailed: they cannot be made, or others exist.
+    """
+    address = str(function.address)
+    if _is_novas(root, rules, host, function):
+        raise exception.HostStepFailed("Nova claims it", address=address)
+    if function.driver is None and not function.vfs:
+        raise exception.HostStepFailed(
+            "no driver is bound to it",
+            address=address,
+            hint="load its driver; the VFs are created once it is bound",
+        )
+    if function.address in recorded.taken:
+        raise exception.HostStepFailed("it is leased as a whole", address=address)
+    count, services = _requested(tags, function, recorded)
+    if function.vfs:
+        _check_existing(root, function, count, services)
+    return count, services
+
+
+def _is_novas(
+    root: str, rules: OperatorRules, host: Host, function: PciFunction
+) -> bool:
+    return (
+        rules.nova.match(function, host.netdevs, host.functions) is not None
+        or function.address in rules.nova_mdev_parents
+        or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
+    )
+
+
+def _check_existing(
+    root: str, function: PciFunction, count: int, services: qat.QatServices | None
+) -> None:
+    """Check VFs that exist, which no change may take from guests."""
+    if len(function.vfs) != count:
+        raise exception.HostStepFailed(
+            f"it has {len(function.vfs)} VFs, not {count}",
+            address=str(function.address),
+            hint="remove all VFs while no guest has one, or change num_vfs",
+        )
+    if services is None:
+        return
+    path = function_path(root, function.address, qat.SERVICES)
+    found = read_text(path) or ""
+    if set(found.split(";")) != set(services):
+        raise exception.HostStepFailed(
+            f"its VFs have the services {found}, not {qat.services_text(services)}",
+            address=str(function.address),
+            hint="remove all VFs while no guest has one, or change qat_services",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -159,17 +159,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         info = conversion.instance_info(instance, image_meta, network_info)
         restarts = self._restarts.has(context, instance)
         with self._with_devices(context, instance, info, allocations, restarts):
-            super().spawn(
-                context,
-                instance,
-                image_meta,
-                injected_files,
-                admin_password,
-                allocations,
-                network_info,
-                *args,
-                **kwargs,
-            )
+            first = (context, instance, image_meta, injected_files, admin_password)
+            super().spawn(*first, allocations, network_info, *args, **kwargs)
 
     def finish_migration(
         self,
@@ -187,18 +178,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Attach the accelerators that the destination of a resize has allocated."""
         info = conversion.instance_info(instance, image_meta, network_info)
         with self._with_devices(context, instance, info, allocations, restarts=True):
-            super().finish_migration(
-                context,
-                migration,
-                instance,
-                disk_info,
-                network_info,
-                image_meta,
-                resize_instance,
-                allocations,
-                *args,
-                **kwargs,
-            )
+            first = (context, migration, instance, disk_info, network_info, image_meta)
+            last = (resize_instance, allocations, *args)
+            super().finish_migration(*first, *last, **kwargs)
 
     @contextlib.contextmanager
     def _with_devices(
@@ -247,18 +229,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             ours = self._servers.guest_devices(instance)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
             accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
-        return super()._get_guest_xml(
-            context,
-            instance,
-            network_info,
-            disk_info,
-            image_meta,
-            rescue,
-            *args,
-            mdevs=mdevs,
-            accel_info=accel_info,
-            **kwargs,
-        )
+        first = (context, instance, network_info, disk_info, image_meta, rescue)
+        more = {**kwargs, "mdevs": mdevs, "accel_info": accel_info}
+        return super()._get_guest_xml(*first, *args, **more)
 
     def _get_all_assigned_mediated_devices(self, instance: Any = None) -> Any:
         """Return the guest of each vGPU; without a server, all that are in use.
@@ -423,14 +396,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             instance.task_state == task_states.RESIZE_MIGRATING
             and instance.host == self._service_host
         )
-        if leaves_cell:
-            self._servers.check_ready(instance)
-        super().destroy(context, instance, network_info, *args, **kwargs)
-        if self._restarts.has(context, instance):
-            return
-        if leaves_cell:
-            self._servers.keep_for_migration(context, instance)
-        else:
+        moving = self._servers.moving(context, instance)
+        with moving if leaves_cell else contextlib.nullcontext():
+            super().destroy(context, instance, network_info, *args, **kwargs)
+        if not (leaves_cell or self._restarts.has(context, instance)):
             self._servers.release(instance)
 
     def cleanup(
@@ -453,10 +422,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Keep the accelerators for the migration, which can be reverted."""
-        self._servers.check_ready(instance)
-        found = super().migrate_disk_and_power_off(context, instance, *args, **kwargs)
-        self._servers.keep_for_migration(context, instance)
-        return found
+        with self._servers.moving(context, instance):
+            return super().migrate_disk_and_power_off(
+                context, instance, *args, **kwargs
+            )
 
     def finish_revert_migration(
         self,

@@ -19,40 +19,20 @@ from os_acc import exception
 
 #: Methods of ``nova.virt.driver.ComputeDriver``, the interface of virt drivers.
 PUBLIC: Final = (
-    "check_can_live_migrate_source",
-    "cleanup",
-    "cleanup_host",
-    "confirm_migration",
-    "destroy",
-    "finish_migration",
-    "finish_revert_migration",
-    "get_available_resource",
-    "init_host",
-    "migrate_disk_and_power_off",
-    "rebuild",
-    "resume",
-    "snapshot",
-    "spawn",
-    "suspend",
-    "unrescue",
-    "update_provider_tree",
+    *("check_can_live_migrate_source", "cleanup", "cleanup_host"),
+    *("confirm_migration", "destroy", "finish_migration", "finish_revert_migration"),
+    *("get_available_resource", "init_host", "migrate_disk_and_power_off", "rebuild"),
+    *("resume", "snapshot", "spawn", "suspend", "unrescue", "update_provider_tree"),
 )
 #: Methods of the libvirt driver alone; doc/source/contributor/nova-changes.rst has the
 #: public one that would replace each.
 PRIVATE: Final = (
-    "_get_all_assigned_mediated_devices",
-    "_get_guest_xml",
-    "_get_pci_passthrough_devices",
-    "_guest_add_accel_pci_devices",
-    "_hard_reboot",
+    *("_get_all_assigned_mediated_devices", "_get_guest_xml", "_hard_reboot"),
+    *("_get_pci_passthrough_devices", "_guest_add_accel_pci_devices"),
 )
 #: What it uses of Nova's other classes.
 OF_GUEST: Final = (
-    "attach_device",
-    "detach_device",
-    "get_config",
-    "is_active",
-    "poweroff",
+    *("attach_device", "detach_device", "get_config", "is_active", "poweroff"),
 )
 OF_HOST: Final = ("get_guest", "get_hostname", "list_guests")
 

@@ -36,6 +36,7 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
@@ -200,7 +201,7 @@ class LeaseReconciler:
             and instance.host == self._host
             and instance.vm_state != vm_states.SHELVED_OFFLOADED
         )
-        if is_here and server == consumer:
+        if is_here and server == consumer and not _needs_none(instance):
             return False
         found = self._guest_devices(server)
         if found is None:
@@ -209,6 +210,12 @@ class LeaseReconciler:
         return not devices & GuestDevices.of_entries(entries) or not (
             is_running or is_here or server == consumer
         )
+
+
+def _needs_none(instance: Any) -> bool:
+    """Return whether a server is idle with a flavor without accelerators."""
+    requests = conversion.may_request_accelerators(instance.flavor)
+    return instance.task_state is None and not requests
 
 
 def _server_of(context: Any, consumer: str) -> tuple[str, bool]:

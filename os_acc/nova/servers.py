@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
@@ -109,28 +109,31 @@ class ServerAccelerators:
     def renew(self, context: Any, instance: Any, info: InstanceDict) -> None:
         """Prepare the accelerators of a server before its guest starts again.
 
-        1. Confirm its leases. 2. Without a lease: take back the migration's leases that
-        match the server's allocation. 3. Without these, too: attach its allocation as
-        for a new guest.
+        1. Settle leases that its migrations hold here. 2. Confirm its own leases.
+        3. Without any: attach its allocation as for a new guest.
 
         :raises InternalError: the guest must not start without its accelerators.
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
         with _converted(instance, restarts=True):
-            if self._node.attached(info) and self._confirm(info):
+            held = self._node.attached()
+            moved = _migrations(context, instance)
+            kept = [each for each in moved if _units(held.get(each, ()))]
+            if instance.uuid in held and not kept and self._confirm(info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
-            if not self._node.owns_any(allocations):
+            owned = self._owned(allocations)
+            for migration in kept:
+                self._settle(context, instance.uuid, migration, owned)
+            if kept and self._node.attached(info) and self._confirm(info):
+                return
+            if not owned:
                 self._check_needs_none(instance)
                 return
             _check_one_service(instance)
-            if self._take_back(context, instance, allocations):
-                self._node.ready().plug(info, None, None)
-            else:
-                owned = self._owned(allocations)
-                flavor = conversion.allocated_flavor(instance, owned)
-                self._plug(flavor, info, allocations)
+            flavor = conversion.allocated_flavor(instance, owned)
+            self._plug(flavor, info, allocations)
 
     def _confirm(self, info: InstanceDict) -> bool:
         """Confirm the leases; return False if all were about to be released."""
@@ -158,25 +161,30 @@ class ServerAccelerators:
                 "os_acc",
             )
 
-    def _take_back(
-        self, context: Any, instance: Any, allocations: Mapping[str, Any]
-    ) -> bool:
-        """Move leases that a migration of the server holds back to the server.
+    def _settle(
+        self, context: Any, server: str, migration: str, owned: Mapping[str, Any]
+    ) -> None:
+        """Keep those leases of a server and its failed migration that are allocated.
 
-        Nova returns the allocation of a failed migration without a call of the driver.
-        A migration that has an allocation is still undecided. Leases of other units,
-        as after a failed resize on one host, are released.
+        Nova returns the allocation of a failed migration without a call of the driver,
+        or keeps that of the new flavor. A migration that has an allocation is still
+        undecided. After a resize on one host, both have leases here; the devices of the
+        migration are those that the guest has had, with its data.
+
+        :param owned: the allocation of the server on our providers.
         """
-        held = self._node.attached()
-        wanted = conversion.accelerator_amounts(self._owned(allocations))
-        for migration in _migrations(context, instance):
-            if migration not in held or self._allocations.of(context, migration):
-                continue
-            if Counter(each["device_rp_uuid"] for each in held[migration]) == wanted:
-                self._node.ready().rekey(migration, instance.uuid)
-                return True
-            self._node.ready().unplug({"uuid": migration})
-        return False
+        if self._allocations.of(context, migration):
+            return
+        wanted = conversion.accelerator_amounts(owned)
+        own, its = (_units(self._entries(each)) for each in (server, migration))
+        if not wanted or (own and own != wanted != its):
+            return
+        node = self._node.ready()
+        # The guest may run with the new devices.
+        with contextlib.suppress(exception.DeviceInUse):
+            node.unplug({"uuid": server if its == wanted else migration})
+            if its == wanted:
+                node.rekey(migration, server)
 
     def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
         """Return the allocations of the providers of os_acc."""
@@ -305,21 +313,58 @@ class ServerAccelerators:
                 "use a cold migration"
             )
 
-    def keep_for_migration(self, context: Any, instance: Any) -> None:
-        """Move the leases of a server that leaves this host to its migration.
+    @contextlib.contextmanager
+    def moving(self, context: Any, instance: Any) -> Iterator[None]:
+        """Keep the leases for the migration when a block has ended the guest.
 
-        :raises InternalError: the leases cannot be moved.
+        A resize on one host does so before the block, and attaches the accelerators of
+        the new flavor. If one of these, or the block, fails, the server has its leases
+        as before.
+
+        :raises InstanceFaultRollback: os_acc cannot serve; the server stays as it is.
         """
-        if not conversion.may_request_accelerators(instance.flavor):
+        flavors = filter(None, (instance.flavor, instance.new_flavor))
+        if not any(map(conversion.may_request_accelerators, flavors)):
+            yield
             return
-        with _converted(instance, restarts=True):
-            if not self._node.attached({"uuid": instance.uuid}):
-                return
         migration = objects.Migration.get_by_id_and_instance(
             context, instance.migration_context.migration_id, instance.uuid
         )
+        if migration.source_compute != migration.dest_compute:
+            self.check_ready(instance)
+            yield
+            self._keep_for_migration(instance, migration)
+            return
+        with contextlib.ExitStack() as undo:
+            with rolled_back():
+                self._keep_for_migration(instance, migration)
+                undo.callback(self._return, instance, migration)
+                self._attach_resized(context, instance)
+            yield
+            undo.pop_all()
+
+    def _attach_resized(self, context: Any, instance: Any) -> None:
+        resized = instance.obj_clone()
+        resized.flavor = instance.new_flavor
+        resized.apply_migration_context()
+        networks = instance.get_network_info()
+        info = conversion.instance_info(resized, instance.image_meta, networks)
+        self.attach(context, resized, info, None, restarts=True)
+
+    def _return(self, instance: Any, migration: Any) -> None:
+        """Undo a move on one host, and let its own error reach nova-compute."""
+        self.release(instance)
+        try:
+            self.take_back(instance, migration)
+        except nova_exception.InternalError as error:
+            LOG.error("%s", error, instance=instance)
+
+    def _keep_for_migration(self, instance: Any, migration: Any) -> None:
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
         with _converted(instance, restarts=True):
-            self._node.ready().rekey(instance.uuid, migration.uuid)
+            if self._node.attached({"uuid": instance.uuid}):
+                self._node.ready().rekey(instance.uuid, migration.uuid)
 
     def take_back(self, instance: Any, migration: Any) -> None:
         """Move the leases of a reverted migration back to the server.
@@ -330,6 +375,8 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
+                # nova-compute has ended in a resize on one host.
+                self.release(instance)
                 self._node.ready().rekey(migration.uuid, instance.uuid)
 
 
@@ -435,6 +482,13 @@ def _check_one_service(instance: Any) -> None:
             "groups request accelerators of os_acc",
             hint="use one of both in a flavor",
         )
+
+
+def _units(entries: Iterable[AcceleratorEntry]) -> Counter[str]:
+    """Return the number of accelerators that are ready, by provider."""
+    return Counter(
+        each["device_rp_uuid"] for each in entries if each["state"] == _BOUND
+    )
 
 
 def _migrations(context: Any, instance: Any) -> list[str]:

@@ -9,11 +9,13 @@ See ``doc/source/admin/privileges.rst`` for how the helper is started.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_config import cfg
 from oslo_privsep import capabilities, daemon, priv_context
@@ -29,6 +31,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _THREADS = 64
+HELPER: Final = "privsep-helper"
 _contexts: list[Context] = []
 
 #: Called with each context that is made; :mod:`os_acc.testing` selects its process.
@@ -159,13 +162,24 @@ class Context(priv_context.PrivContext):
 
     def helper_command(self, sockpath: str) -> list[str]:
         command = super().helper_command(sockpath)
-        if os.geteuid() != 0 or self.conf.helper_command:
+        for_all = None
+        with contextlib.suppress(cfg.NoSuchGroupError, cfg.NoSuchOptError):
+            for_all = cfg.CONF.os_acc.helper_command
+        if for_all and not self.conf.helper_command:
+            return [*shlex.split(for_all), *command[-4:]]
+        # Root needs no sudo, which may not be installed. Filters of rootwrap know the
+        # helper by its plain name.
+        prefix = [] if os.geteuid() == 0 else ["sudo"]
+        is_plain = not prefix or command[:2] == ["sudo", HELPER]
+        if self.conf.helper_command or not is_plain:
             return command
-        # Root needs no sudo, which may not be installed.
-        own = command[command.index("privsep-helper") + 1 :]
-        beside = os.path.join(os.path.dirname(sys.executable), "privsep-helper")
-        program = beside if os.access(beside, os.X_OK) else "privsep-helper"
-        return [program, *own]
+        return [*prefix, helper_program(), *command[command.index(HELPER) + 1 :]]
+
+
+def helper_program() -> str:
+    """Return the program of the helpers: the one beside the running Python, if any."""
+    beside = os.path.join(os.path.dirname(sys.executable), HELPER)
+    return beside if os.access(beside, os.X_OK) else HELPER
 
 
 def contexts() -> tuple[Context, ...]:

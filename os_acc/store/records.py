@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,10 +49,18 @@ def lease_of(row: LeaseRow) -> Lease:
 
     :raises Damaged: the row is damaged.
     """
-    if not LEASES.is_intact(row[1:]):
+    return _lease(*row[1:])
+
+
+# Each operation reads all rows, and few have changed. Equal values may have other
+# types.
+@functools.lru_cache(4096, typed=True)
+def _lease(*columns: object) -> Lease:
+    if not LEASES.is_intact(columns):
         raise Damaged("it does not match its digest")
+    payload = str(columns[LEASES.columns.index("payload")])
     try:
-        return decode(str(row.payload))
+        return decode(payload)
     except Damaged as error:
         # The digest rules out damage.
         raise Damaged(f"{error}; a newer os_acc wrote it") from error

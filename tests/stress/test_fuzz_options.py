@@ -122,6 +122,7 @@ RIGHT: dict[str, Callable[[str], list[object]]] = {
     "enabled_plugins": lambda _place: [["pci"], "pci"],
     "state_path": lambda place: [f"{place}/state"],
     "node_name": lambda _place: ["host"],
+    "helper_command": lambda _place: ["sudo privsep-helper"],
     "initialize_timeout": lambda _place: [60.0, "60", 1],
     "plug_timeout": lambda _place: [300.0, "300", 1],
     "unplug_timeout": lambda _place: [120.0, "1e9", 1],

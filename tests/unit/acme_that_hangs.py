@@ -6,4 +6,4 @@ from tests.unit.acme import Acme, NeverReturns
 
 __all__ = ["Acme"]
 
-NeverReturns.gate.wait()
+NeverReturns.wait()

@@ -312,7 +312,7 @@ def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch
 def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
     plugin_calls = loader.PluginCalls("acme")
     with pytest.raises(exception.PluginFailed):
-        plugin_calls.call(0.01, NeverReturns.gate.wait)
+        plugin_calls.call(0.01, NeverReturns.wait)
     with plugin_calls._guard:
         assert in_child(lambda: plugin_calls.call(30, str) == "")
     assert plugin_calls.hangs

@@ -155,7 +155,10 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
     assert {Path(each).name for each in sources} == {
         "50-os-acc.rules",
         "os-acc",
+        "os-acc-metrics.service",
+        "os-acc-metrics.timer",
         "os-acc.filters",
+        "os-acc.rules.yml",
         "privileged.conf.sample",
     }
     assert all((ROOT / each).is_file() for each in sources)

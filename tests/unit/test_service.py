@@ -161,7 +161,7 @@ def test_only_news_is_told_by_a_reset(api, bench, caplog):
     api(reset=True)
     (news,) = refusals(caplog)[len(before) :]
     assert FPGA in news
-    assert "not by os_acc" in news
+    assert "no lease of it is recorded" in news
 
 
 # -- failed initialization ---------------------------------------------------

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
@@ -12,10 +13,12 @@ from oslo_config import cfg
 from os_acc import conf, exception
 from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, Sections, failed, ok, warning
-from os_acc.host import numa
+from os_acc.host import mdev, numa
+from os_acc.host.attributes import function_path, read_text
 from os_acc.numa import network_options
-from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry
+from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry, objects_of
 from os_acc.objects.numa import NUMACell
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import loader
 
 _OWN_SECTION = re.compile(r"os[_-]?acc", re.IGNORECASE)
@@ -60,15 +63,20 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
         )
         return
     idle = [
-        number
-        for number, entry in enumerate(context.named.entries, 1)
+        place
+        for place, entry in enumerate(context.named.entries, 1)
         if not _names_any(entry, context)
     ]
-    for number in idle:
+    texts = [
+        json.dumps(each)
+        for value in context.settings.device_spec
+        for each in objects_of(value)
+    ]
+    for place in idle:
         yield warning(
-            f"entry {number} of {len(context.named.entries)} matches no "
-            "device of this host",
-            "compare the entry with 'lspci -nn -D'",
+            f"entry {place} of {len(texts)} matches no device of this host: "
+            f"{texts[place - 1]}",
+            _without_device(context.named.entries[place - 1], context),
         )
     if not idle:
         yield ok(f"each of the {len(context.named.entries)} entries matches a device")
@@ -109,10 +117,44 @@ def _networks_of(cell: NUMACell) -> str:
     return f"NUMA node {cell.id}: {', '.join(names)}" if names else ""
 
 
+def _without_device(entry: DeviceSpecEntry, context: CheckContext) -> str:
+    """Return the hint for an entry that may name VFs which do not exist yet."""
+    for pf in context.host.functions.values():
+        if pf.total_vfs and not pf.vfs and _can_name_vfs(entry, pf, context.root):
+            return (
+                f"{pf.address} can make {pf.total_vfs} such VFs: name it in an entry "
+                f'{{"address": "{pf.address}", "num_vfs": NUMBER}}'
+            )
+    return "compare the entry with 'lspci -nn -D'"
+
+
+def _can_name_vfs(entry: DeviceSpecEntry, pf: PciFunction, root: str) -> bool:
+    """Return whether an entry names VFs that a PF does not have.
+
+    Single Root I/O Virtualization Specification 1.1, 2.1.2, for their addresses.
+    """
+    path = function_path(root, pf.address)
+    product, offset, stride = (
+        read_text(f"{path}/sriov_{name}") or "0"
+        for name in ("vf_device", "offset", "stride")
+    )
+    if entry.vendor not in (None, pf.identity.vendor):
+        return False
+    domain, bus, slot, function = pf.address.parts
+    first = (bus << 8 | slot << 3 | function) + int(offset)
+    numbers = (first + int(stride) * index for index in range(pf.total_vfs))
+    return entry.product in (None, int(product, 16)) and any(
+        entry.place.matches(
+            PciAddress(domain, each >> 8 & 0xFF, each >> 3 & 0x1F, each & 7)
+        )
+        for each in numbers
+    )
+
+
 def _names_any(entry: DeviceSpecEntry, context: CheckContext) -> bool:
     alone = DeviceSpec((entry,))
     host = context.host
-    return any(
+    return not alone.parent_names.isdisjoint(mdev.parents(context.root)) or any(
         alone.match(function, host.netdevs, host.functions) is not None
         for function in host.functions.values()
     )

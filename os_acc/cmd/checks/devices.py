@@ -145,8 +145,10 @@ def vfs(context: CheckContext) -> Iterator[Finding]:
     found = _refused(context, (RejectReason.NO_VFS,))
     for refused in found:
         hint = "remove all VFs while no guest has one, or change num_vfs"
-        if refused.detail.startswith("0 "):
-            hint = "bind its driver; the service then creates them, or logs the reason"
+        if refused.detail.endswith("is bound to it"):
+            hint = "bind its driver; then run 'os-acc device prepare --write'"
+        elif refused.detail.startswith("0 "):
+            hint = "os-acc device prepare --write; a service makes them at its start"
         yield warning(f"{refused.address}: {refused}", hint)
     if not found and context.named.requests_vfs:
         yield ok("each PF has the VFs that num_vfs requests")
@@ -173,11 +175,19 @@ def unknown(context: CheckContext) -> Iterator[Finding]:
         for each in device_states(context.look)
         if each.state is DeviceStatus.UNKNOWN
     ]
+    claims = {str(at): each for at, each in context.look.recorded.helper_claims.items()}
+    seen = set[str]()
     for device in found:
+        # The helper's record has the drivers of a lease, and all of its functions.
+        known = claims.get(str(device.address))
+        if known in seen:
+            continue
+        seen.update(filter(None, [known]))
         yield warning(
             f"{device.address}: {device.reason}",
-            f"os-acc device release {device.address} --driver NAME, or adopt it "
-            "for the instance that has it",
+            f"os-acc device adopt {device.address} --consumer UUID, if an instance has "
+            f"it; else os-acc device release {device.address}"
+            f"{'' if known else ' --driver NAME'}",
         )
     if not found:
         yield ok("none")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 from os_acc.bitstreams import cache, options
@@ -12,12 +13,14 @@ from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
-from os_acc.objects.lease import LeaseState
+from os_acc.objects.lease import Lease, LeaseState
 
 # POSIX record locks do not work there, or not across hosts and crashes.
 _REMOTE = frozenset(
     {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
 )
+#: A service continues an erasure every few seconds.
+_IDLE_SECONDS = 60.0
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 
@@ -90,18 +93,18 @@ def records(context: CheckContext) -> Iterator[Finding]:
             "if a newer os_acc has run on this host, install it again and restart"
             f" the service; otherwise: os-acc device release {address}",
         )
-    for address, lost in found.helper_claims.items():
-        yield warning(
-            f"{address} is claimed by lease {lost}, which the store has lost",
-            "find the consumer of the device; then run 'os-acc device "
-            f"adopt {address} --consumer UUID' or 'os-acc device release "
-            f"{address}'",
-        )
     for lease in found.leases:
         if lease.state is LeaseState.QUARANTINED:
             yield warning(
                 f"{lease.address} is quarantined: {lease.reason}",
                 f"os-acc device release {lease.address}",
+            )
+        elif lease.state is LeaseState.ERASING and _is_idle(lease):
+            yield warning(
+                f"{lease.address} is {lease.erased:.0%} erased, and its erasure does "
+                "not continue",
+                "start the service, or see its log; without one: "
+                f"os-acc device erase {lease.address} --wait",
             )
         elif (lease.needs_release or lease.needs_erase) and context.plugins.get(
             lease.plugin
@@ -113,6 +116,11 @@ def records(context: CheckContext) -> Iterator[Finding]:
                 PluginReason.NOT_LOADED.hint,
             )
     yield ok(f"readable leases: {len(found.leases)}")
+
+
+def _is_idle(lease: Lease) -> bool:
+    """Return whether the lease has not changed lately; its epoch is that time in µs."""
+    return time.time() - lease.epoch / 1e6 > _IDLE_SECONDS
 
 
 def _kind(root: str, path: str) -> str | None:

@@ -161,7 +161,7 @@ def a_device_on_vfio_without_a_lease_is_offered_only_if_prebound(
     host.bind(address, "vfio-pci", "vfio-pci")
     host.start(single(host))
     assert offered() == set()
-    assert "not by os_acc" in refusals()[address]
+    assert "no lease of it is recorded" in refusals()[address]
     host.start({"address": address, "prebound": True})
     assert offered() == {address}
     assert host.binding(address) == VFIO

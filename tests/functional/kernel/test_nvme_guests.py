@@ -117,7 +117,7 @@ def a_drive_that_cannot_be_erased_is_reserved_before_a_plug(host: RealHost) -> N
     """QEMU's drive has neither Sanitize nor, here, a namespace."""
     drive = machine.behind(lane.PORT_NVME_NODE0)
     host.start({"address": drive})
-    host.wait_until(lambda: bool(service.get().catalog.health.step_faults))
+    host.wait_until(lambda: bool(service.get().catalog.health.steps.faults))
     with pytest.raises(exception.NoDeviceAvailable, match="cannot be erased"):
         plug(instance())
 

@@ -117,7 +117,7 @@ def run_as(
     NOVA_CONF.unlink()
 
 
-def configure(user: OrdinaryUser, device: str) -> None:
+def configure(user: OrdinaryUser, device: str, more: str = "") -> None:
     NOVA_CONF.write_text(
         "[os_acc]\n"
         f"state_path = {user.home}/os_acc\n"
@@ -125,7 +125,7 @@ def configure(user: OrdinaryUser, device: str) -> None:
         # Three helpers start one after another in software emulation.
         "initialize_timeout = 300\n"
         "helper_start_timeout = 240\n"
-        f'device_spec = {{"address": "{device}"}}\n'
+        f'device_spec = {{"address": "{device}"}}\n{more}'
     )
 
 
@@ -199,7 +199,9 @@ def test_the_generated_sudoers_lines_are_enough(
     the_machine: Machine,
     vm_user: OrdinaryUser,
 ) -> None:
-    configure(vm_user, the_machine.edu_node1)
+    # The Python of the tests has another helper beside it.
+    command = f"helper_command = sudo {HELPER} --config-file {NOVA_CONF}\n"
+    configure(vm_user, the_machine.edu_node1, command)
     rules = generated("sudoers", "--user", vm_user.name, "--helper", str(HELPER))
     SUDOERS.write_text(
         f"Defaults:{vm_user.name} secure_path={ENVIRONMENT}/bin\n{rules}"

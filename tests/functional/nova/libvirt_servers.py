@@ -300,8 +300,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def fail_to_resize(
         self, server: dict[str, Any], extra_specs: dict[str, str]
     ) -> None:
-        body = {"resize": {"flavorRef": self.flavor(extra_specs, vcpu=2)}}
-        self.api.post_server_action(server["id"], body)
+        self.begin_resize(server, extra_specs)
         self._wait_for_state_change(server, "ERROR")
         self._wait_until_idle(server)
 
@@ -315,6 +314,11 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def begin_migration(self, server: dict[str, Any]) -> None:
         """Migrate a server, and do not wait."""
         self.api.post_server_action(server["id"], {"migrate": None})
+
+    def begin_resize(self, server: dict[str, Any], extra_specs: dict[str, str]) -> None:
+        """Resize a server, and do not wait."""
+        body = {"resize": {"flavorRef": self.flavor(extra_specs, vcpu=2)}}
+        self.api.post_server_action(server["id"], body)
 
     def interrupt(self, server: dict[str, Any]) -> None:
         """Leave a server in the database as nova-compute does that ends in a resize."""

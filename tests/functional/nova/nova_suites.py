@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's own functional tests, with the virt driver of os_acc.
+"""Nova's own functional tests, with the virt driver of os_acc or Nova's own.
 
 ``unittest`` loads and runs them: pytest cannot collect Nova's cases. They are part of
 Nova's wheel, and start Nova's services and Placement in this process, on Nova's fake of
@@ -14,14 +14,14 @@ import contextlib
 import dataclasses
 import sys
 import unittest
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from nova import test
 from nova.conf import CONF
 from nova.tests.functional import integrated_helpers
-from nova.tests.functional.libvirt import base
 from nova.virt import driver
 
 from os_acc.nova import loading, settings
@@ -49,7 +49,6 @@ _SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "vGPU": (
         "libvirt.test_vgpu",
-        "libvirt.test_reshape.VGPUReshapeTests",
         "regressions.test_bug_2074219",
         "regressions.test_bug_2098892",
     ),
@@ -61,6 +60,15 @@ _SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "regressions.test_bug_2152697",
         "regressions.test_bug_2153425",
     ),
+    "live migration": ("libvirt.test_live_migration",),
+    "evacuation": ("libvirt.test_evacuate",),
+    "reshape": ("libvirt.test_reshape",),
+    "power management": ("libvirt.test_power_manage",),
+    "UEFI": ("libvirt.test_uefi",),
+    "vPMEM": ("libvirt.test_vpmem",),
+    "real time": ("libvirt.test_rt_servers",),
+    "VIF models": ("libvirt.test_vif_model",),
+    "shared providers": ("libvirt.test_shared_resource_provider",),
 }
 #: The PCI slots of the GPUs, one for each compute node of a test.
 _SLOTS = ("0000:17", "0000:27", "0000:37")
@@ -102,17 +110,25 @@ class Run:
     skipped: tuple[str, ...]
 
 
-def run(name: str, directory: Path) -> Run:
-    """Run one of Nova's tests with the virt driver of os_acc.
+def run(name: str, directory: Path | None = None) -> Run:
+    """Run one of Nova's tests.
 
     :param name: of the test, without the prefix.
-    :param directory: of the simulated kernel.
+    :param directory: of the simulated kernel for the virt driver of os_acc; None: run
+        it with Nova's own.
     """
     result = unittest.TestResult()
-    with _nodes(directory) as nodes, _configured(nodes), _recorded() as drivers:
-        _load(name).run(result)
-        nodes.check_unused()
+    module, _class, _method = name.rsplit(".", 2)
+    (case,) = (each for each in _cases(_load(module)) if each.id() == _PREFIX + name)
+    with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(_served(directory)) if directory else None
+        stack.enter_context(_configured())
+        drivers = stack.enter_context(_recorded())
+        case.run(result)
+        if nodes:
+            nodes.check_unused()
     assert result.testsRun == 1
+    assert not result.unexpectedSuccesses
     failures = (*result.errors, *result.failures)
     return Run(
         tuple(drivers),
@@ -156,34 +172,42 @@ class _Nodes:
 
 
 @contextlib.contextmanager
-def _nodes(directory: Path) -> Iterator[_Nodes]:
-    functions = (each for slot in _SLOTS for each in hosts.gpu(slot))
-    with TestHost(directory, HostSpec(tuple(functions))) as host:
-        yield _Nodes(host)
-
-
-@contextlib.contextmanager
-def _configured(nodes: _Nodes) -> Iterator[None]:
+def _served(directory: Path) -> Iterator[_Nodes]:
     """Let Nova's tests select the driver of os_acc, which serves these nodes."""
+    functions = (each for slot in _SLOTS for each in hosts.gpu(slot))
     settings.DriverSettings.load(CONF)
     loading.extend_nova_virt()
     # Some tests count the providers of a node.
     helper = integrated_helpers.PlacementHelperMixin
     in_tree = helper._get_all_rps_in_a_tree
-    with (
-        libvirt_servers.served_by(nodes.deferred),
-        mock.patch.object(
-            base.ServersTestBase,
-            "_setup_compute_service",
-            lambda case: case.flags(compute_driver=loading.DRIVER),
-        ),
-        mock.patch.object(
-            helper,
-            "_get_all_rps_in_a_tree",
-            lambda case, root: nodes.without_ours(in_tree(case, root)),
-        ),
-        contextlib.ExitStack() as stack,
-    ):
+    with TestHost(directory, HostSpec(tuple(functions))) as host:
+        nodes = _Nodes(host)
+        with (
+            libvirt_servers.served_by(nodes.deferred),
+            mock.patch.object(test.TestCase, "flags", _with_ours(test.TestCase.flags)),
+            mock.patch.object(
+                helper,
+                "_get_all_rps_in_a_tree",
+                lambda case, root: nodes.without_ours(in_tree(case, root)),
+            ),
+        ):
+            yield nodes
+
+
+def _with_ours(flags: Callable[..., None]) -> Callable[..., None]:
+    """Return Nova's function that sets options, with our driver for Nova's."""
+
+    def with_ours(case: Any, **options: Any) -> None:
+        if options.get("compute_driver") == "libvirt.LibvirtDriver":
+            options["compute_driver"] = loading.DRIVER
+        flags(case, **options)
+
+    return with_ours
+
+
+@contextlib.contextmanager
+def _configured() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
         for name, group, value in _overrides():
             CONF.set_override(name, value, group=group)
             stack.callback(CONF.clear_override, name, group=group)

@@ -24,6 +24,7 @@ server, specs, number = clouds.server, clouds.specs, clouds.number
 immediately = clouds.immediately
 
 _LIBVIRT = "nova.virt.libvirt."
+_POWER_OFF = _LIBVIRT + "driver.LibvirtDriver.migrate_disk_and_power_off"
 
 
 def instance_of(server: dict[str, Any]) -> Any:
@@ -138,6 +139,33 @@ def test_a_resize_on_one_host(
     assert (cloud.check_held(server["id"], number) == old) is (decision == "revert")
     cloud.nova.delete(server)
     cloud.check_free()
+
+
+@pytest.mark.parametrize("step", ["os_acc.node.Node.plug", _POWER_OFF])
+@pytest.mark.parametrize(("before", "after"), [({}, ONE), (ONE, TWO), (TWO, ONE)])
+def test_a_server_stays_if_its_resize_on_one_host_fails_early(
+    cloud: Cloud, before: dict[str, str], after: dict[str, str], step: str
+) -> None:
+    """New accelerators are attached before the guest ends."""
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    server = cloud.nova.create(before)
+    held = cloud.check_held(
+        server["id"], sum(key.startswith("resources") for key in before)
+    )
+    allocated = cloud.nova.allocations(server["id"])
+    error = exception.HelperUnavailable("the helper has ended")
+    with mock.patch(step, side_effect=error):
+        cloud.nova.begin_resize(server, after)
+        cloud.nova.wait_for_end(server, "resize", "compute_resize_instance")
+    cloud.nova.wait_for_allocation(server["id"], allocated)
+    assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
+    if held:
+        assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+    else:
+        cloud.check_free()
+    if step != _POWER_OFF:
+        assert cloud.nova.api.get_server(server["id"])["status"] == "ACTIVE"
+        assert cloud.nova.is_running(FIRST, server)
 
 
 @pytest.mark.usefixtures("immediately")

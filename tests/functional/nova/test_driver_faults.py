@@ -288,3 +288,23 @@ def test_a_resize_that_a_restart_interrupts_is_rolled_back(
     )
     pair.nova.reconcile(FIRST)
     assert list(pair.nodes[FIRST].leases()) == [server["id"]]
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_resize_on_one_host_that_a_restart_interrupts_is_rolled_back(
+    cloud: Cloud, specs: dict[str, str], number: int
+) -> None:
+    """The new accelerators are there already."""
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    server = cloud.nova.create(specs)
+    gpus = cloud.check_held(server["id"], number)
+    name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
+    with mock.patch(name, side_effect=Killed):
+        cloud.nova.begin_resize(server, specs)
+        cloud.nova.wait_for_end(server, "resize", "compute_resize_instance")
+    assert cloud.check_held(cloud.nova.migration(server), number) == gpus
+    assert len(cloud.check_held(server["id"], number)) == number
+    cloud.nova.interrupt(server)
+    cloud.nova.restart_compute_service(FIRST)
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+    assert sorted(cloud.nova.hostdevs(FIRST, server)) == gpus

@@ -233,3 +233,46 @@ def test_nova_compute_ends_if_nova_also_names_a_leased_mediated_device(
     cloud.nova.flags(enabled_mdev_types=[TYPE], group="devices")
     with pytest.raises(exception.InvalidConfiguration, match=f"{TYPE}.*leased"):
         cloud.nova.restart_compute_service(FIRST)
+
+
+_MANAGER = "nova.compute.manager.ComputeManager."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [
+        (ONE, TWO, _MANAGER + "_terminate_volume_connections"),
+        (TWO, ONE, _MANAGER + "_terminate_volume_connections"),
+        (ONE, ONE, _MANAGER + "_terminate_volume_connections"),
+        ({}, ONE, _MANAGER + "_terminate_volume_connections"),
+        (ONE, TWO, _MANAGER + "_update_volume_attachments"),
+        (ONE, TWO, _LIBVIRT + "driver.LibvirtDriver.finish_migration"),
+    ],
+)
+def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
+    cloud: MdevCloud, before: dict[str, str], after: dict[str, str], step: str
+) -> None:
+    """Nova calls no driver, and both consumers have leases of one provider."""
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
+    server = cloud.nova.create(before, host=FIRST)
+    old = sorted(cloud.nova.mdevs(FIRST, server))
+    with mock.patch(step, side_effect=OSError("no space left")):
+        cloud.nova.fail_to_resize(server, after)
+    cloud.nova.reboot_in_error(server)
+    for _ in range(2):
+        cloud.nova.reconcile(FIRST)
+    allocated = sum(
+        each.get("CUSTOM_ACCELERATOR_MDEV", 0)
+        for each in cloud.nova.allocations(server["id"]).values()
+    )
+    leases = cloud.nodes[FIRST].leases()
+    assert leases.keys() <= {server["id"]}
+    held = sorted(each.uuid for each in leases.get(server["id"], ()))
+    assert len(held) == allocated
+    assert sorted(cloud.nova.mdevs(FIRST, server)) == held
+    if allocated == len(old):
+        # Its data is there.
+        assert held == old
+    cloud.nova.delete(server)
+    assert cloud.nodes[FIRST].leases() == {}

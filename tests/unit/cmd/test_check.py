@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from oslo_config import cfg
 
 from os_acc import privsep
 from os_acc.cmd import environment
+from os_acc.cmd.main import OsAcc
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
@@ -457,3 +459,31 @@ def test_columns_of_the_table_can_be_chosen(console: Console) -> None:
     ran = console.run("check", "-c", "Check", "-c", "Hint")
     head = ran.out.splitlines()[1]
     assert [each.strip() for each in head.split("|")[1:-1]] == ["Check", "Hint"]
+
+
+def test_on_a_terminal_the_running_check_is_shown(console: Console) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    errors = Terminal()
+    app = OsAcc(
+        root=console.bench.root,
+        config=cfg.ConfigOpts(),
+        stdout=io.StringIO(),
+        stderr=errors,
+    )
+    app.run(["--config-file", str(console.config_file), "check"])
+    shown = errors.getvalue()
+    assert "/25 unknown devices ..." in shown
+    assert shown.endswith("\r\033[K")
+
+
+def test_an_entry_for_a_virtual_parent_matches_it(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    console = console_on(HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),)))
+    console.configure('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}')
+    assert console.results("device_spec") == {"ok"}
+    console.configure('{"mdev_parent": "other", "mdev_types": "mtty-1"}')
+    assert console.results("device_spec") == {"warning"}

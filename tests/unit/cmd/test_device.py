@@ -23,6 +23,8 @@ from tests.unit.plugins import mdev_vendor
 from tests.unit.store.store_files import execute, file_in
 
 GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
+UNKNOWN = "unknown devices"
+GPU_CLASS = "CUSTOM_ACCELERATOR_GPU"
 OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
 
 
@@ -159,14 +161,14 @@ def test_what_the_store_has_lost_is_shown_adopted_and_released(
         row = console.device(str(lease.address))
         assert row["State"] == "unknown"
         assert f"claimed by lease {lease.uuid}, which" in row["Reason"]
-    findings = [row["What"] for row in console.checks()["records"]]
-    assert sum("which the store has lost" in each for each in findings) == 3
+    findings = [row["What"] for row in console.checks()[UNKNOWN]]
+    assert sum("which the store has lost" in each for each in findings) == 2
     adopted = console.json("device", "adopt", FPGA, "--consumer", uuid_of(2))
     assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(2))
     after = console.json("device", "release", GPU)
     assert (after["State"], after["Driver"]) == ("free", "nouveau")
     assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
-    findings = [row["What"] for row in console.checks()["records"]]
+    findings = [row["What"] for row in console.checks()[UNKNOWN]]
     assert not any("which the store has lost" in each for each in findings)
 
 
@@ -350,7 +352,7 @@ def test_each_change_of_a_device_is_listed_the_newest_last(used: Console) -> Non
     rows = used.json("device", "history", GPU)
     assert [(each["Operation"], each["State"]) for each in rows] == [
         ("add", "preparing"),
-        ("replace", "held"),
+        ("replace", "leased"),
         ("replace", "releasing"),
         ("delete", "releasing"),
     ]
@@ -420,3 +422,74 @@ def test_a_host_that_cannot_be_inspected_has_a_history(used: Console) -> None:
     ran = used.run("device", "history", "0000:17:00.1")
     assert ran.status == 0
     assert "no such event is recorded" in ran.err
+
+
+def test_devices_are_selected_by_class_consumer_node_and_states(
+    console: Console,
+) -> None:
+    console.bench.plug(1, GPU)
+
+    def found(*arguments: str) -> set[str]:
+        return {row["Address"] for row in console.json("device", "list", *arguments)}
+
+    every = {row["Address"]: row for row in console.json("device", "list")}
+    gpus = {at for at, row in every.items() if row["Resource Class"] == GPU_CLASS}
+    assert found("--class", GPU_CLASS) == gpus
+    leased = {at for at, row in every.items() if row["State"] == "leased"}
+    assert GPU in leased
+    assert found("--consumer", uuid_of(1)) == leased
+    free = {at for at, row in every.items() if row["State"] == "free"}
+    assert found("--state", "leased", "--state", "free") == leased | free
+    node = every[GPU]["NUMA Node"]
+    on_node = {at for at, row in every.items() if row["NUMA Node"] == node}
+    assert found("--numa-node", str(node)) == on_node
+    assert found("--numa-node", str(node), "--state", "leased") == on_node & leased
+
+
+def test_an_address_needs_no_domain(console: Console) -> None:
+    shown = console.json("device", "show", GPU.removeprefix("0000:"))
+    assert shown["Address"] == GPU
+
+
+@pytest.mark.parametrize("formatter", ["table", "value"])
+def test_a_column_with_empty_cells_can_be_sorted(
+    console: Console, formatter: str
+) -> None:
+    console.bench.plug(1, GPU)
+    arguments = ("device", "list", "-f", formatter, "--sort-column", "consumer")
+    ran = console.run(*arguments, "-c", "Consumer")
+    assert ran.status == 0, ran.err
+    assert ran.err == ""
+    cells = [each.strip("| ") for each in ran.out.splitlines() if "+" not in each]
+    assert uuid_of(1) in cells[:2]
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_an_unplug_without_the_lease_names_the_way_back(
+    console: Console, how: str
+) -> None:
+    """Each command is executed as it is printed."""
+    console.configure(f'{{"address": "{GPU}"}}')
+    before = console.bench.drivers(GPU, AUDIO)
+    console.bench.plug(1, GPU)
+    store = file_in(console.bench.state_path)
+    if how == "lost":
+        store.unlink()
+    else:
+        store.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+    ran = console.run("unplug", uuid_of(1))
+    assert ran.status == 1
+    (line,) = [each for each in ran.err.splitlines() if each.startswith("os-acc: ")]
+    assert "its lease is lost" in line
+    adopt = f"device adopt {GPU} --consumer {uuid_of(1)}"
+    assert line.endswith(f"os-acc {adopt}")
+    (hint,) = [row["Hint"] for row in console.json("check") if row["Check"] == UNKNOWN]
+    assert adopt.replace(uuid_of(1), "UUID") in hint
+    assert hint.endswith(f"else os-acc device release {GPU}")
+
+    ran = console.run(*adopt.split())
+    assert (ran.status, ran.err) == (0, "")
+    ran = console.run("unplug", uuid_of(1))
+    assert (ran.status, ran.err) == (0, "")
+    assert console.bench.drivers(GPU, AUDIO) == before
+    assert console.device(GPU)["State"] == "free"

@@ -5,18 +5,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import re
+import subprocess
 from concurrent import futures
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.openmetrics import parser
 
 from os_acc import exception
+from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.metrics import exposition
-from os_acc.host import health
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
+from tests.silent_files import impatient as impatient
+from tests.silent_files import silent
 from tests.unit.cmd.console import Console
 
 CARD, OTHER, DRIVE = "0000:05:00.0", "0000:06:00.0", "0000:d9:00.0"
@@ -35,6 +39,8 @@ READINGS = (
 )
 
 LINK = READINGS[3:8]
+ETC = Path(__file__).parents[3] / "etc"
+STATE = re.compile(r'state="(\w+)"')
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_units_leases_and_faults(bench, console):
     for name, values in expected.items():
         for address, value in zip((CARD, OTHER), values, strict=True):
             assert found[name, names[address], accelerator] == value
-    assert found["os_acc_leases", "held"] == 1
+    assert found["os_acc_leases", "leased"] == 1
     assert found["os_acc_leases", "quarantined"] == 0
     assert found["os_acc_faulty", CARD, names[CARD]] == 1
     assert found["os_acc_faulty", OTHER, names[OTHER]] == 0
@@ -122,29 +128,22 @@ def test_readings_that_the_service_has_made_as_root(make_bench, tmp_path):
     assert "its media are read-only" in device["Reason"]
 
 
-@pytest.fixture
-def silent_sensor(bench, monkeypatch):
-    """Let the sensor of the first card hang, as a driver does whose card is silent.
-
-    Opening a FIFO for reading waits for a writer.
-    """
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.2)
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_sensor_delays_no_other_device(bench, console):
+    """As of a driver whose card does not answer."""
     (sensor,) = Path(bench.root).glob(f"sys/devices/**/{CARD}/hwmon/hwmon3/temp1_input")
-    sensor.unlink()
-    os.mkfifo(sensor)
-    yield
-    # The thread that was left behind ends.
-    os.close(os.open(sensor, os.O_RDWR | os.O_NONBLOCK))
-
-
-def test_a_silent_sensor_delays_no_other_device(silent_sensor, console):
-    ran = console.run("metrics")
-    assert f"{CARD} does not answer" in ran.err
-    lanes = {key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"}
-    assert lanes == {OTHER}
-    listed = console.run("device", "list", "-f", "value", "-c", "Address")
-    assert f"{CARD} does not answer" in listed.err
-    assert {CARD, OTHER} <= set(listed.out.split())
+    with silent(sensor):
+        ran = console.run("metrics")
+        assert f"cannot read the health of {CARD}" in ran.err
+        found = {
+            key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"
+        }
+        assert found == {OTHER}
+        # It did not answer before, either.
+        device = console.device(CARD)
+        assert device["State"] == "faulty"
+        assert "does not answer when its health is read" in device["Reason"]
+        assert console.device(OTHER)["State"] == "free"
 
 
 def test_rejected_devices_and_failed_plugins_are_counted(console, monkeypatch):
@@ -195,3 +194,43 @@ def test_unforeseen_errors_of_the_service_are_counted(bench, console, monkeypatc
     for _ in range(2):
         futures.wait(bench.manager.retrier.retry())
     assert metrics(console)[("os_acc_unforeseen_errors_total",)] == 2
+
+
+def test_a_state_that_cannot_be_read_is_not_up(bench, console):
+    """The file of the collector must not keep older values."""
+    bench.plug(1, OTHER)
+    assert metrics(console)["os_acc_up",] == 1
+    store = Path(bench.state_path, "os_acc.sqlite")
+    store.write_bytes(b"damaged" + store.read_bytes()[7:])
+    ran = console.run("metrics")
+    assert ran.status == 0
+    assert samples(ran.out) == {("os_acc_up",): 0}
+    assert str(store) in ran.err
+
+
+def test_each_alert_is_on_a_metric_that_exists(bench, console):
+    """But for node_exporter's own, of the time of the file."""
+    bench.plug(1, OTHER)
+    there = {name.partition("{")[0] for name in map(str.strip, _names(console))}
+    groups = yaml.safe_load((ETC / "prometheus/os-acc.rules.yml").read_text())["groups"]
+    rules = [rule for each in groups for rule in each["rules"]]
+    used = {name for rule in rules for name in re.findall(r"os_acc_\w+", rule["expr"])}
+    assert used - {"os_acc_failed_plugins"} <= there
+    states = {state for rule in rules for state in STATE.findall(rule["expr"])}
+    assert states <= {each.value for each in DeviceStatus}
+    assert all({"summary", "action"} == set(rule["annotations"]) for rule in rules)
+
+
+def _names(console: Console) -> list[str]:
+    return [key[0] for key in metrics(console)]
+
+
+def test_systemd_accepts_the_timer_and_the_service(tmp_path):
+    units = []
+    for name in ("os-acc-metrics.service", "os-acc-metrics.timer"):
+        text = (ETC / "systemd/system" / name).read_text()
+        units.append(tmp_path / name)
+        units[-1].write_text(text.replace("Documentation=man:node_exporter(1)\n", ""))
+    command = ["systemd-analyze", "verify", *map(str, units)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

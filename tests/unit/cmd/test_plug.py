@@ -4,14 +4,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from os_acc.objects.lease import Owner
-from os_acc.testing import TestHost, request, uuid_of
+from os_acc.objects.mdev import parse_address
+from os_acc.store.leases import Store
+from os_acc.testing import HostSpec, TestHost, hosts, request, uuid_of
+from os_acc.testing.mdevs import mtty
 from tests.unit.cmd.console import Console
 from tests.unit.fpga import CARD, CRYPTO, GZIP, held, upload
 
@@ -170,3 +175,38 @@ def test_invalid_network_options_keep_no_device_from_its_release(
     assert failed.status == 1
     assert broken.split("\n")[0] in failed.err
     assert console.run("plug", *guest).status == 0
+
+
+def test_the_history_has_the_words_of_the_list(console: Console) -> None:
+    console.bench.plug(1, GPU)
+    states = {row["State"] for row in console.json("device", "history")}
+    assert "leased" in states
+    assert "held" not in states
+    assert [row["State"] for row in console.json("attached")] == ["leased"]
+
+
+def test_functions_and_types_are_listed_together(
+    make_bench: Callable[..., TestHost], tmp_path: Path
+) -> None:
+    host = make_bench(HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),)))
+    console = Console(host, tmp_path)
+    parent = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
+    console.configure(parent, f'{{"address": "{GPU}"}}')
+    listed = [row["Resource Class"] for row in console.json("provider", "list")]
+    assert listed == ["CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_MDEV"]
+
+
+def test_an_unplug_names_lost_leases_of_functions_and_slots(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {parse_address(each): each for each in ("mtty/mtty-1/0", GPU)}
+    read = Store.recorded_state
+    monkeypatch.setattr(
+        Store,
+        "recorded_state",
+        lambda store: dataclasses.replace(read(store), helper_claims=lost),
+    )
+    ran = console.run("unplug", uuid_of(1))
+    assert ran.status == 1
+    found = [each for each in ran.err.splitlines() if "its lease is lost" in each]
+    assert [each.split()[1] for each in found] == [GPU, "mtty/mtty-1/0"]

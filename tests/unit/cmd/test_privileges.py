@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from oslo_rootwrap import filters, wrapper
 
+from os_acc import privsep
 from os_acc.cmd import privileges
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import Context
@@ -25,6 +28,17 @@ SHIPPED = {
     "rootwrap": ETC / "rootwrap.d/os-acc.filters",
 }
 VENDOR = "tests.unit.vendor_steps:Stepping"
+
+
+@pytest.fixture(autouse=True)
+def helper_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Install the helpers as a package does; return a function to move them."""
+
+    def move(program: str) -> None:
+        monkeypatch.setattr(privsep, "helper_program", lambda: program)
+
+    move("privsep-helper")
+    return move
 
 
 def rules(console: Console, *arguments: str) -> str:
@@ -50,6 +64,30 @@ def test_the_shipped_file_has_the_rules_for_the_helpers_of_os_acc(
 ) -> None:
     install_plugins(nvme="os_acc.plugins.nvme:NvmePlugin")
     assert rules(console, name) == SHIPPED[name].read_text()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o757])
+def test_in_a_virtual_environment_sudo_is_told_where_the_helper_is(
+    console: Console,
+    helper_program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int,
+) -> None:
+    """Only if root alone can replace it there."""
+    program = "/opt/nova/bin/privsep-helper"
+    real = os.stat
+
+    def stat(path: Any, *more: Any, **keywords: Any) -> Any:
+        if str(path) in program and str(path).startswith("/"):
+            is_environment = str(path) == "/opt/nova"
+            return os.stat_result((mode if is_environment else 0o755, *[0] * 9))
+        return real(path, *more, **keywords)
+
+    monkeypatch.setattr(privileges.os, "stat", stat)
+    helper_program(program)
+    text = rules(console, "sudoers")
+    assert (f"NOPASSWD: {program} ^" in text) is (mode == 0o755)
+    assert ("NOPASSWD: /usr/bin/privsep-helper ^" in text) is (mode != 0o755)
 
 
 def test_the_helpers_of_os_acc_are_those_that_are_configured() -> None:

@@ -24,7 +24,7 @@ GPU = "0000:17:00.0"
     [
         (),
         ("device", "show"),
-        ("device", "show", "17:00.0"),
+        ("device", "show", "17:00"),
         ("device", "adopt", GPU),
         ("device", "adopt", GPU, "--consumer", "me"),
         ("unplug", "not-a-uuid"),
@@ -253,3 +253,13 @@ def test_a_wrong_option_is_an_error(console: Console, more: str) -> None:
     ran = console.run("device", "list")
     assert ran.status == 1
     assert ran.err.startswith("os-acc: ")
+
+
+def test_an_entry_that_is_no_json_is_named_by_file_and_line(console: Console) -> None:
+    console.configure('{"vendor_id": "10de"}', '{"vendor_id": "10de",}')
+    ran = console.run("device", "list")
+    assert ran.status == 1
+    lines = console.config_file.read_text().splitlines()
+    number = lines.index('device_spec = {"vendor_id": "10de",}') + 1
+    assert f"{console.config_file}, line {number}: " in ran.err
+    assert "is not JSON" in ran.err

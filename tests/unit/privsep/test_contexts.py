@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from oslo_config import cfg
-from oslo_privsep import capabilities
+from oslo_privsep import capabilities, priv_context
 
-from os_acc import privsep
+from os_acc import conf, privsep
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import (
     binding,
@@ -126,13 +126,46 @@ def test_an_ordinary_user_goes_through_sudo_and_root_needs_none(user, name, uid,
     assert command[-4:] == ["--privsep_context", name, *socket]
 
 
-def test_root_takes_the_helper_beside_its_own_python(user, monkeypatch, tmp_path):
-    user(0)
+@pytest.mark.parametrize(("uid", "sudo"), [(1000, ["sudo"]), (0, [])])
+def test_the_helper_beside_the_running_python_is_taken(
+    user, monkeypatch, tmp_path, uid, sudo
+):
+    """In a virtual environment it is not on PATH."""
+    user(uid)
     beside = tmp_path / "privsep-helper"
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    assert privsep.base.helper_command(SOCKET)[0] == "privsep-helper"
+    number = len(sudo) + 1
+    found = privsep.base.helper_command(SOCKET)[:number]
+    assert found == [*sudo, "privsep-helper"]
     beside.touch(mode=0o755)
-    assert privsep.base.helper_command(SOCKET)[0] == str(beside)
+    assert privsep.base.helper_command(SOCKET)[:number] == [*sudo, str(beside)]
+
+
+def test_rootwrap_knows_the_helper_by_its_plain_name(user, monkeypatch, tmp_path):
+    user(1000)
+    rootwrap = ["sudo", "nova-rootwrap", "/etc/nova/rootwrap.conf"]
+    monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", rootwrap)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    (tmp_path / "privsep-helper").touch(mode=0o755)
+    assert privsep.base.helper_command(SOCKET)[:4] == [*rootwrap, "privsep-helper"]
+
+
+def test_one_option_is_for_all_helpers_and_that_of_one_overrides_it(
+    user, helper_command
+):
+    user(1000)
+    cfg.CONF.register_opts(conf.OPTIONS, group="os_acc")
+    cfg.CONF.set_override("helper_command", "sudo here", group="os_acc")
+    try:
+        helper_command(privsep.inspect, "sudo there")
+        for context in CONTEXTS.values():
+            where = "there" if context is privsep.inspect else "here"
+            assert context.helper_command(SOCKET) == [
+                *("sudo", where, "--privsep_context", context.pypath),
+                *("--privsep_sock_path", SOCKET),
+            ]
+    finally:
+        cfg.CONF.clear_override("helper_command", group="os_acc")
 
 
 @pytest.mark.parametrize("uid", [0, 1000])

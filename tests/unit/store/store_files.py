@@ -19,7 +19,7 @@ from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import NameKind, PlacementName, PublishedNames
-from os_acc.store import Store, codec, schema
+from os_acc.store import Store, codec, records, schema
 from os_acc.testing import TestHost
 
 #: A synthetic step from version 1 to 2: new column, new digests, new table.
@@ -47,6 +47,8 @@ def unlearn(older: pytest.MonkeyPatch, state: LeaseState) -> None:
         return decode(kind, value)
 
     older.setattr(codec, "decode", read)
+    # The older version is another process.
+    records._lease.cache_clear()
 
 
 def file_in(state_path: str) -> pathlib.Path:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The VFs that ``num_vfs`` requests: an operator finds out how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from os_acc.testing import HostSpec, TestHost, hosts
+from tests.unit.cmd.console import Console
+
+PF = "0000:3b:00.0"
+REQUESTED = f'{{"address": "{PF}", "num_vfs": 16}}'
+VFS = '{"vendor_id": "8086", "product_id": "4941"}'
+PREPARE = "os-acc device prepare --write"
+INSTANCE = "7e6f2a52-4d0c-4cda-a1a3-000000000001"
+
+
+@pytest.fixture
+def qat(make_bench, tmp_path: Path) -> Console:
+    """Return a shell on a host with a QAT card without VFs."""
+    console = Console(make_bench(HostSpec((hosts.qat_gen4("0000:3b"),))), tmp_path)
+    console.configure(REQUESTED)
+    return console
+
+
+def vfs(bench: TestHost) -> int:
+    function = bench.manager.discover().host.functions
+    return sum(each.physfn is not None for each in function.values())
+
+
+def row_of(console: Console) -> dict[str, object]:
+    (row,) = console.json("device", "prepare")
+    return row
+
+
+def check(console: Console, name: str) -> tuple[str, str]:
+    (row,) = [each for each in console.json("check") if each["Check"] == name]
+    return row["What"], row["Hint"]
+
+
+def files(console: Console) -> int:
+    return len(console.bench.kernel.writes())
+
+
+def test_a_dry_run_changes_nothing_and_names_the_next_command(qat: Console) -> None:
+    ran = qat.run("device", "prepare", "-f", "value")
+    assert (ran.status, ran.out) == (0, f"{PF} 16 0 16 None\n")
+    assert PREPARE in ran.err
+    assert files(qat) == 0
+
+
+def test_the_vfs_are_made_and_offered(qat: Console) -> None:
+    assert qat.json("provider", "list") == []
+    ran = qat.run("device", "prepare", "--write", "-f", "value")
+    assert (ran.status, ran.out) == (0, f"{PF} 16 16 0 None\n")
+    assert "nothing was changed" not in ran.err
+    assert sum(each["Total"] for each in qat.json("provider", "list")) == 16
+    again = qat.run("device", "prepare", "--write", "-f", "value")
+    assert (again.status, again.out) == (0, f"{PF} 16 16 0 None\n")
+
+
+def test_it_says_why_they_cannot_be_made(qat: Console) -> None:
+    qat.configure(f'{{"address": "{PF}", "num_vfs": 4}}')
+    for arguments in ((), ("--write",)):
+        ran = qat.run("device", "prepare", *arguments, "-f", "value")
+        assert ran.status == 1
+        assert "creates all 16 VFs at once, not 4" in ran.out
+    assert files(qat) == 0
+
+
+def test_commands_that_release_make_none(qat: Console) -> None:
+    assert qat.run("unplug", INSTANCE).status == 0
+    assert files(qat) == 0
+
+
+def test_check_and_the_list_of_providers_name_the_command(qat: Console) -> None:
+    what, hint = check(qat, "vfs")
+    assert what.startswith(PF)
+    assert PREPARE in hint
+    assert PREPARE in qat.run("provider", "list").err
+    assert qat.run(*PREPARE.split()[1:]).status == 0
+    assert check(qat, "vfs")[0] == "each PF has the VFs that num_vfs requests"
+    assert qat.run("provider", "list").err == ""
+
+
+@pytest.mark.parametrize("entry", [VFS, '{"address": "0000:3b:01.*"}'])
+def test_check_names_the_pf_of_vfs_that_do_not_exist(qat: Console, entry: str) -> None:
+    qat.configure(entry)
+    what, hint = check(qat, "device_spec")
+    assert what == f"entry 1 of 1 matches no device of this host: {entry}"
+    assert f"{PF} can make 16 such VFs" in hint
+    qat.configure('{"vendor_id": "8086", "product_id": "1234"}')
+    assert check(qat, "device_spec")[1] == "compare the entry with 'lspci -nn -D'"
+
+
+def test_after_a_reboot_a_leased_vf_is_said_to_wait_for_its_pf(qat: Console) -> None:
+    qat.run("device", "prepare", "--write")
+    (uuid, *_) = [each["UUID"] for each in qat.json("provider", "list")]
+    plugged = qat.json("plug", "--instance", INSTANCE, "--provider", uuid)
+    (address,) = [each["PCI ID"] for each in plugged]
+    qat.bench.kernel.reboot()
+    device = qat.device(address)
+    assert device["Reason"] == f"its PF {PF} has no VFs: {PREPARE} makes them"
+    assert qat.run(*PREPARE.split()[1:]).status == 0
+    assert qat.device(address)["Reason"] is None
