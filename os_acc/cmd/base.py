@@ -240,6 +240,7 @@ class Listing(Acting, lister.Lister):
                     reverse=parsed_args.sort_direction == "desc",
                 )
         shown = [tuple(_shown(each, parsed_args) for each in row) for row in rows]
+        _fold(self, parsed_args)
         return super().produce_output(parsed_args, column_names, shown)
 
 
@@ -253,6 +254,7 @@ class Showing(Acting, show.ShowOne):
         data: Any,
     ) -> int:
         shown = tuple(_shown(each, parsed_args) for each in data)
+        _fold(self, parsed_args)
         return super().produce_output(parsed_args, column_names, shown)
 
 
@@ -267,6 +269,14 @@ class Formatted(columns.FormattableColumn):  # type: ignore[type-arg]
     def human_readable(self) -> str:
         """Return the text."""
         return self._text
+
+
+def _fold(command: Listing | Showing, parsed_args: argparse.Namespace) -> None:
+    """Replace cliff's table, which breaks words of a column that is too wide."""
+    if parsed_args.formatter == "table":
+        from os_acc.cmd.tables import FoldedTable
+
+        command.formatter = FoldedTable()
 
 
 def _empty_last(place: int, row: Sequence[Any]) -> tuple[bool, Any]:

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -50,19 +49,14 @@ class Check(base.Listing):
             environment.become_owner(scene.settings.state_path)
         findings += self._run(_CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
-        if parsed_args.formatter != "table":
-            return _COLUMNS, [
-                (each.result.value, each.check, each.what, each.hint or None)
-                for each in findings
+        if parsed_args.formatter == "table" and not parsed_args.columns:
+            # One column for both: the table fits a terminal of 100 columns.
+            return _COLUMNS[:3], [
+                (each.result.value, each.check, _text(each)) for each in findings
             ]
-        if parsed_args.columns:
-            return _COLUMNS, [
-                (each.result.value, each.check, _folded(each.what), _folded(each.hint))
-                for each in findings
-            ]
-        # One column for both: the table fits a terminal of 100 columns.
-        return _COLUMNS[:3], [
-            (each.result.value, each.check, _text(each)) for each in findings
+        return _COLUMNS, [
+            (each.result.value, each.check, each.what, each.hint or None)
+            for each in findings
         ]
 
     def _run(
@@ -85,27 +79,7 @@ class Check(base.Listing):
 
 
 def _text(finding: Finding) -> str:
-    hint = f"\n{_folded(f'hint: {finding.hint}')}" if finding.hint else ""
-    return _folded(finding.what) + hint
-
-
-#: Width of the last column: 100 less the others with their borders.
-_WIDTH = 66
-
-
-def _folded(text: str) -> str:
-    # A path that is broken across lines cannot be copied: only a longer one is.
-    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(part for line in lines for part in _broken(line))
-
-
-def _broken(line: str) -> Iterator[str]:
-    """Yield the parts of a word that is too long, broken after slashes."""
-    while len(line) > _WIDTH:
-        end = line.rfind("/", 1, _WIDTH) + 1 or _WIDTH
-        yield line[:end]
-        line = line[end:]
-    yield line
+    return f"{finding.what}\nhint: {finding.hint}" if finding.hint else finding.what
 
 
 _COLUMNS = ("Result", "Check", "What", "Hint")
@@ -134,6 +108,7 @@ _CHECKS: Sequence[tuple[str, CheckFunction]] = (
     ("plugin helpers", helpers.of_plugins),
     ("helper nvme", helpers.nvme),
     ("networks", configuration.networks),
+    ("placement", configuration.placement),
     ("claims", devices.claims),
     ("isolation", devices.isolation),
     ("vfs", devices.vfs),

@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, device, environment
+from os_acc.cmd import device, environment, tables
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import privileged_conf
 from os_acc.testing import hosts, uuid_of
@@ -148,14 +148,14 @@ def test_what_the_manual_shows_of_profiles(
 def test_what_the_manual_shows_of_a_check(
     console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fold, state_path = check._folded, console.bench.state_path
+    state_path = console.bench.state_path
 
     def expanded(text: str) -> str:
         text = text.replace(str(console.config_file), "/etc/nova/nova.conf")
         text = text.replace(f"{console.bench.root}/etc", "/etc")
-        return fold(text.replace(state_path, "/var/lib/os_acc"))
+        return text.replace(state_path, "/var/lib/os_acc")
 
-    monkeypatch.setattr(check, "_folded", expanded)
+    monkeypatch.setattr(tables, "_text", expanded)
     monkeypatch.setattr(environment, "name_of", lambda _uid: "nova")
     monkeypatch.setattr(environment, "owner_of", lambda _path: (NOVA, NOVA))
     monkeypatch.setattr(os, "geteuid", lambda: NOVA)
