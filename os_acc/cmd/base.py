@@ -283,6 +283,15 @@ def _empty_last(place: int, row: Sequence[Any]) -> tuple[bool, Any]:
     return row[place] is None, "" if row[place] is None else row[place]
 
 
+_BAR = 30
+
+
+def bar(share: float) -> str:
+    """Return the bar of a progress, with the percentage."""
+    filled = int(_BAR * share)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {int(100 * share):3d} %"
+
+
 def plain(text: str) -> str:
     """Replace characters that are unprintable or invalid in XML."""
     return "".join(each if each.isprintable() else "\ufffd" for each in text)

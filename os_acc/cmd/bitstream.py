@@ -20,15 +20,26 @@ from os_acc.objects.bitstream import Bitstream, Digest
 class BitstreamList(base.Listing):
     """List the bitstream images of this host, least recently used first.
 
-    Changes nothing, and asks no Image service.
+    Changes nothing, and asks the Image service for --names only.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--names", action="store_true", help="also show the names of the images"
+        )
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        cache = self.library().cache
-        used: base.Columns[CachedImage] = {
+        images = self.library()
+        cache = images.cache
+        used: dict[str, Callable[[CachedImage], Any]] = {
             "Last Used": lambda each: _moment(each.used),
             "In Use": cache.is_used,
         }
+        if parsed_args.names:
+            names = images.names(self.deadline())
+            used["Names"] = lambda each: list(names.get(each.digest, ()))
         return base.table({**_CACHED, **used}, cache.entries())
 
 
@@ -148,7 +159,6 @@ def _moment(used: float) -> str:
     return when.isoformat(timespec="seconds")
 
 
-_WIDTH = 30
 _MIB = 1 << 20
 
 
@@ -166,7 +176,9 @@ def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
 
     def report(done: int, size: int | None) -> None:
         nonlocal last
-        text = f"{title} {_bar(done, size)}"
+        text = f"{title} {done // _MIB} MiB"
+        if size:
+            text = f"{title} {base.bar(done / size)} of {size / _MIB:.1f} MiB"
         # Write only changes: a terminal is slower than a disk.
         if text != last:
             stream.write(f"\r{text}")
@@ -179,11 +191,3 @@ def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
         # A cached image shows no bar.
         if last:
             stream.write("\n")
-
-
-def _bar(done: int, size: int | None) -> str:
-    if not size:
-        return f"{done // _MIB} MiB"
-    filled = _WIDTH * done // size
-    bar = "#" * filled + "." * (_WIDTH - filled)
-    return f"[{bar}] {100 * done // size:3d} % of {size / _MIB:.1f} MiB"

@@ -249,7 +249,12 @@ class DeviceErase(base.Listing):
         now = next(iter(manager.store.leases(lease.uuid)), None)
         if now is None:
             now = lease.with_erased(1.0, state=_ENDED)
-        if now.erased != lease.erased:
+        errors = self.app.stderr
+        if errors.isatty():
+            end = "" if now.state is LeaseState.ERASING else "\n"
+            errors.write(f"\r\033[K{lease.address} {base.bar(now.erased)}{end}")
+            errors.flush()
+        elif now.erased != lease.erased:
             self.remark(f"{lease.address}: {now.erased:.0%} erased")
         return now
 

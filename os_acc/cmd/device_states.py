@@ -216,3 +216,10 @@ class _Survey:
 
 def _is_unknown(refused: RejectedDevice | None) -> bool:
     return refused is not None and refused.reason is RejectReason.UNKNOWN_STATE
+
+
+def quarantine(lease: Lease) -> str:
+    """Return the sentence on a quarantined lease, which has the address once."""
+    if lease.reason.startswith(str(lease.address)):
+        return f"quarantined: {lease.reason}"
+    return f"{lease.address} is quarantined: {lease.reason}"

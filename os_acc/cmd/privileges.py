@@ -69,21 +69,14 @@ class Privileges(base.Acting):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        found = privsep.helper_program()
-        helper = found if _is_roots(found) else _HELPER
+        helper = default_helper()
         parser.add_argument(
             "format",
             metavar="FORMAT",
             choices=("sudoers", "rootwrap"),
             help="sudoers or rootwrap",
         )
-        parser.add_argument(
-            "--user",
-            metavar="NAME",
-            default=_USER,
-            type=_of_form(_USER_NAME, "the name of a user"),
-            help=f"the user of nova-compute, in sudoers; default: {_USER}",
-        )
+        add_user(parser)
         parser.add_argument(
             "--helper",
             metavar="PATH",
@@ -116,6 +109,28 @@ class Privileges(base.Acting):
             text = sudoers(contexts, parsed_args.user, parsed_args.helper, files)
         self.app.stdout.write(text)
         return 0
+
+
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the user of nova-compute."""
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        default=_USER,
+        type=_of_form(_USER_NAME, "the name of a user"),
+        help=f"the user of nova-compute, in sudoers; default: {_USER}",
+    )
+
+
+def default_helper() -> str:
+    """Return the privsep-helper of this environment, if root alone can replace it."""
+    found = privsep.helper_program()
+    return found if _is_roots(found) else _HELPER
+
+
+def in_etc(files: Iterable[str]) -> list[str]:
+    """Return the configuration files that a rule can name."""
+    return list(filter(_PATH_IN_ETC.fullmatch, files)) or [_CONFIGURATION]
 
 
 def own_contexts() -> tuple[Context, ...]:

@@ -73,6 +73,14 @@ def test_what_is_there_is_listed(console: Console, images: Images) -> None:
     assert now["Last Used"] > row["Last Used"]
 
 
+def test_names_are_shown_on_request(console: Console, images: Images) -> None:
+    console.run("bitstream", "fetch", id_of(1))
+    (row,) = console.json("bitstream", "list", "--names")
+    (fetched,) = console.json("bitstream", "fetch", id_of(1))
+    assert row["Names"] == [fetched["Name"]]
+    assert "Names" not in console.json("bitstream", "list")[0]
+
+
 def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
     ran = console.run("bitstream", "fetch", "nothing")
     assert ran.status == 1

@@ -144,6 +144,21 @@ def test_what_the_manual_shows_of_profiles(
     golden("profile-apply", "profile", "apply", "fpga-dp1", "fpga.small")
 
 
+def test_what_the_manual_shows_of_the_setup(
+    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.configure(f'{{"address": "{GPU}"}}')
+    bench = console.bench
+    os.rmdir(bench.state_path)
+
+    def as_installed(text: str) -> str:
+        text = str(text or "-").replace(bench.state_path, "/var/lib/os_acc")
+        return text.replace(bench.root, "")
+
+    monkeypatch.setattr(tables, "_text", as_installed)
+    golden("setup", "setup")
+
+
 @pytest.mark.usefixtures("helper_of_nova")
 def test_what_the_manual_shows_of_a_check(
     console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from tests.unit.cmd.console import run
 COMMANDS = {
     "attached": ("UUID",),
     "bitstream fetch": ("IMAGE", "--timeout", "--long"),
-    "bitstream list": ("--format",),
+    "bitstream list": ("--names",),
     "bitstream prune": ("--size",),
     "bitstream verify": ("--format",),
     "check": ("--format",),
@@ -50,6 +50,7 @@ COMMANDS = {
     "request list": ("--instance", "--long"),
     "request notify": ("UUID",),
     "request show": ("--property", "--flavor-file", "--limit"),
+    "setup": ("--user", "--write"),
     "topology": ("--long", "--cells", "--svg"),
     "unplug": ("UUID",),
 }

@@ -41,6 +41,7 @@ ARGUMENTS = {
     "region verify": (FPGA,),
     "request notify": (uuid_of(1),),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
+    "setup": ("--write",),
     "unplug": (uuid_of(1),),
 }
 #: Errors of the commands that the demo's host, as it is, cannot serve.
