@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from os_acc import exception
-from os_acc.cmd import arguments, base, environment
+from os_acc.cmd import arguments, base, device_migration, environment
 from os_acc.cmd.device_states import (
     DeviceState,
     DeviceStatus,
@@ -107,6 +107,10 @@ class DeviceShow(base.Showing):
             if found.address == parsed_args.address:
                 columns = _columns(models.full) | _LONG | _OFFER
                 names, values = base.fields(columns, found)
+                if found.provider:
+                    support = look.inventory.migrations[found.provider.uuid]
+                    shown = device_migration.text(support, found.address)
+                    names, values = (*names, "Live Migration"), (*values, shown)
                 lease = self._lease(found.lease) if found.lease else {}
                 return (*names, *lease), (*values, *lease.values())
         # Raises an error if the function does not exist at all.

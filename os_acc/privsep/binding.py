@@ -176,6 +176,10 @@ def _take(call: TakeRequest, index: int) -> CallResult:
             pci_functions.check_driver(address, driver, driver)
         if target is call.targets[-1]:
             _check_bus_resets(call)
+            if call.asks_migration:
+                # Beside it, functions of its group may be on vfio-pci.
+                asked = next((each for each in call.targets if each.driver), target)
+                return pci_functions.migration(call.group, str(asked.address))
     return OK
 
 

@@ -18,7 +18,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from os_acc.objects.pci import PciAddress
@@ -36,6 +36,8 @@ _NVME_ADMIN_CMD = 0xC048_4E41
 _VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU = 0x3B66, 3
 _VFIO_GROUP_SET_CONTAINER, _VFIO_GROUP_GET_DEVICE_FD = 0x3B68, 0x3B6A
 _VFIO_DEVICE_PCI_HOT_RESET = 0x3B71
+_VFIO_DEVICE_FEATURE, _FEATURE_GET = 0x3B75, 1 << 16
+_MIGRATION, _MIG_DATA_SIZE = 1, 9
 
 
 class Kernel:
@@ -102,6 +104,26 @@ class Kernel:
             EINVAL, one of them is in another group, or not on a VFIO driver; EBUSY, a
             process holds the group; EPERM, the group is not viable.
         """
+        with self._vfio_device(group, function) as (owner, device):
+            # struct vfio_pci_hot_reset: argsz, flags, count, group_fds.
+            request = struct.pack("IIIi", 16, 0, 1, owner)
+            fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
+
+    def migration(self, group: int, name: str) -> tuple[int, int]:
+        """Ask VFIO whether it can migrate a device; this opens it, which may reset it.
+
+        :param name: of a function, or the UUID of a mediated device.
+        :returns: ``VFIO_MIGRATION_*``, 0 if its driver has no migration; and the size
+            of its state in bytes, 0 if its driver gives none.
+        :raises OSError: EBUSY, a process holds the group; EPERM, it is not viable.
+        """
+        with self._vfio_device(group, name) as (_owner, device):
+            flags = _feature(device, _MIGRATION)
+            return flags, _feature(device, _MIG_DATA_SIZE) if flags else 0
+
+    @contextlib.contextmanager
+    def _vfio_device(self, group: int, name: str) -> Iterator[tuple[int, int]]:
+        """Open a device through its group; yield the descriptors of both."""
         with (
             open(self.path("dev/vfio/vfio"), "r+b", buffering=0) as container,
             open(self.path("dev/vfio", str(group)), "r+b", buffering=0) as owner,
@@ -109,12 +131,10 @@ class Kernel:
             number = struct.pack("i", container.fileno())
             fcntl.ioctl(owner, _VFIO_GROUP_SET_CONTAINER, number)
             fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU)
-            name = bytearray(function.encode() + b"\0")
-            fd = fcntl.ioctl(owner, _VFIO_GROUP_GET_DEVICE_FD, name)
-            # struct vfio_pci_hot_reset: argsz, flags, count, group_fds.
-            request = struct.pack("IIIi", 16, 0, 1, owner.fileno())
+            text = bytearray(name.encode() + b"\0")
+            fd = fcntl.ioctl(owner, _VFIO_GROUP_GET_DEVICE_FD, text)
             with open(fd, "r+b", buffering=0) as device:
-                fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
+                yield owner.fileno(), device.fileno()
 
     def open_exclusive(self, path: str, device: str) -> int:
         """Open a character device, whose driver supports O_EXCL, until it is closed.
@@ -175,6 +195,21 @@ class Kernel:
         # All sysfs attributes share the device number of sysfs.
         if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
             raise OSError(errno.EINVAL, "not a sysfs attribute", path)
+
+
+def _feature(device: int, feature: int) -> int:
+    """Read a 64-bit feature of a VFIO device; 0: its driver does not have it.
+
+    struct vfio_device_feature: argsz, flags, data.
+    """
+    request = bytearray(struct.pack("IIQ", 16, _FEATURE_GET | feature, 0))
+    try:
+        fcntl.ioctl(device, _VFIO_DEVICE_FEATURE, request)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EINVAL):
+            return 0
+        raise
+    return int(struct.unpack("IIQ", request)[2])
 
 
 def _open_node(

@@ -40,6 +40,7 @@ class SlotRequest(request.Request):
     :ivar lease: canonical UUID of the lease and of its mediated device.
     :ivar releaser: the plugin that has to release the slot; '' for none.
     :ivar node: the compute node whose lease it is; '' if unknown.
+    :ivar asks_migration: whether the answer has that of VFIO about migration.
     """
 
     slot: request.Slot
@@ -48,6 +49,7 @@ class SlotRequest(request.Request):
     milliseconds: request.Milliseconds
     releaser: request.Name = ""
     node: request.Text = ""
+    asks_migration: request.Flag = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _create(call: SlotRequest) -> CallResult:
     check_claim(call.slot, call.lease)
     kind, found = call.slot.type, _type_of(call.lease)
     if found == kind:
-        return OK
+        return _created(call)
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
     if not privileged_conf.last_read().allows_mdev(kind):
@@ -159,7 +161,12 @@ def _create(call: SlotRequest) -> CallResult:
     found = _type_of(call.lease)
     if found != kind:
         raise CallRefused(Outcome.NO_EFFECT, 0, "create", str(found or ""))
-    return OK
+    return _created(call)
+
+
+def _created(call: SlotRequest) -> CallResult:
+    number = group(call.lease) if call.asks_migration else None
+    return OK if number is None else pci_functions.migration(number, call.lease)
 
 
 def _remove(call: RemoveRequest) -> CallResult:

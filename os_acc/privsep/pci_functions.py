@@ -18,6 +18,7 @@ from typing import Final
 from os_acc import exception
 from os_acc.objects import nvme
 from os_acc.objects.drivers import NVIDIA, is_vfio_driver
+from os_acc.objects.migration import MigrationSupport
 from os_acc.objects.pci import (
     BUS_RESETS,
     CHIPSET,
@@ -27,7 +28,7 @@ from os_acc.objects.pci import (
     part_of_device,
 )
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
@@ -447,3 +448,18 @@ def disks_below(place: str) -> dict[str, str]:
                 number = kernel.current.path("sys/class/block", name, "dev")
                 found[name] = kernel.current.read(number).strip()
     return found
+
+
+def migration(group: int, name: str) -> CallResult:
+    """Return OK, with what VFIO answers about the migration of a free device.
+
+    :param name: of a function, or the UUID of a mediated device.
+    """
+    try:
+        flags, size = kernel.current.migration(group, name)
+    except OSError:
+        # The plug does not depend on it: the next one asks again.
+        return OK
+    return CallResult(
+        Outcome.OK, 0, "migration", MigrationSupport(flags, size).encoded()
+    )

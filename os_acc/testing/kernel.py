@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Self, Unpack
 
+from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import boot, dfl, drivers, faults, functions, holders, mdevs
@@ -153,6 +154,16 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         if number := self.probe_vfio_group(group):
             raise refuse(number, f"/dev/vfio/{group}")
         self.write(self.path("dev/vfio", str(group)), function)
+
+    def migration(self, group: int, name: str) -> tuple[int, int]:
+        """Return what the driver of a device answers; vfio-pci has no migration."""
+        if number := self.probe_vfio_group(group):
+            raise refuse(number, f"/dev/vfio/{group}")
+        with self._tree.transaction() as tree:
+            if mdevs.exists(tree, name):
+                return mdevs.migration(tree, name)
+            is_plain = drivers.bound(tree, name) == VFIO_PCI
+            return (0, 0) if is_plain else functions.spec(tree, name).migration
 
     # -- faults --------------------------------------------------------------
 

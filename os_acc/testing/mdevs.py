@@ -113,6 +113,13 @@ def exists(tree: Transaction, uuid: str) -> bool:
     return tree.exists(f"{MDEVS}/{uuid}")
 
 
+def migration(tree: Transaction, uuid: str) -> tuple[int, int]:
+    """Return the flags and the size that VFIO answers about a mediated device."""
+    kind = _kind(tree, uuid)
+    types = _spec(tree, _parent(tree, uuid)).types
+    return next(each.migration for each in types if each.name == kind)
+
+
 def forget(tree: Transaction) -> None:
     """Forget all parents for a reboot."""
     tree.drop(_PARENTS)
@@ -169,13 +176,18 @@ def _spec(tree: Transaction, name: str) -> MdevParentSpec:
     return records.load(MdevParentSpec, tree.read(f"{_PARENTS}/{name}"))
 
 
-def mtty(name: str = "mtty") -> MdevParentSpec:
+def mtty(name: str = "mtty", migration: tuple[int, int] = (0, 0)) -> MdevParentSpec:
     """Return samples/vfio-mdev/mtty.c: 24 ports, and types of one and two.
 
-    Its driver counts the ports itself.
+    Its driver counts the ports itself. Since Linux 6.7 it has migration.
     """
     types = tuple(
-        MdevTypeSpec(f"{name}-{ports}", cost=ports, title=f"{ports} port serial")
+        MdevTypeSpec(
+            f"{name}-{ports}",
+            cost=ports,
+            title=f"{ports} port serial",
+            migration=migration,
+        )
         for ports in (1, 2)
     )
     return MdevParentSpec(name, 24, types, errno.ENOSPC)
