@@ -79,16 +79,21 @@ def published(device: Device, support: MigrationSupport | None) -> Device:
     return dataclasses.replace(device, traits=device.traits | {TRAIT})
 
 
+def subject_of_lease(root: str, lease: Lease) -> str | None:
+    """Return the subject of the device of a lease; see :func:`subject_of`."""
+    identity = lease.parent
+    for each in lease.prior:
+        if each.address == lease.address:
+            identity = each.identity
+    return subject_of(root, lease.handle, identity)
+
+
 def unanswered(root: str, state_path: str, lease: Lease) -> str | None:
     """Return the subject of a lease about which VFIO has to be asked, or None.
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    identity = lease.parent
-    for each in lease.prior:
-        if each.address == lease.address:
-            identity = each.identity
-    subject = subject_of(root, lease.handle, identity)
+    subject = subject_of_lease(root, lease)
     if subject and subject in state_files.recorded_migrations(state_path):
         return None
     return subject

@@ -36,13 +36,14 @@ from os_acc.nova import (
 )
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.nova.live_migration import MigratingDriver
 from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
 
 
-class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
+class LibvirtDriver(MigratingDriver):
     """Nova's libvirt driver; servers get accelerators of this host."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
@@ -449,15 +450,3 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Return the accelerators that the migration has kept to the host."""
         super().confirm_migration(context, migration, instance, network_info)
         self._servers.release(instance, migration.uuid)
-
-    # -- operations that Nova allows and accelerators do not -------------------------
-
-    def check_can_live_migrate_source(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Refuse to move a running guest that has accelerators.
-
-        :raises MigrationPreCheckError: the server has accelerators, or may have.
-        """
-        self._servers.check_has_none(instance)
-        return super().check_can_live_migrate_source(context, instance, *args, **kwargs)

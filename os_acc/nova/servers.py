@@ -296,23 +296,6 @@ class ServerAccelerators:
         if conversion.may_request_accelerators(instance.flavor):
             self._allocations.restore_after_rebuild(context, instance.uuid)
 
-    def check_has_none(self, instance: Any) -> None:
-        """Check that a running guest has no accelerators, which cannot move with it.
-
-        :raises MigrationPreCheckError: it has, or the store cannot be read.
-        """
-        if not conversion.may_request_accelerators(instance.flavor):
-            return
-        try:
-            held = self._entries(instance.uuid)
-        except exception.OsAccError as error:
-            raise nova_exception.MigrationPreCheckError(reason=str(error)) from error
-        if held:
-            raise nova_exception.MigrationPreCheckError(
-                reason="the server has accelerators, which cannot be migrated live; "
-                "use a cold migration"
-            )
-
     @contextlib.contextmanager
     def moving(self, context: Any, instance: Any) -> Iterator[None]:
         """Keep the leases for the migration when a block has ended the guest.

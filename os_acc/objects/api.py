@@ -72,6 +72,22 @@ class AttachHandleInfo(TypedDict, total=False):
     physical_network: str
 
 
+class MigratingDevice(TypedDict):
+    """A device of an instance at the source of a live migration.
+
+    :ivar address: the PCI address, or the UUID of the mediated device.
+    :ivar reason: why it cannot be migrated; '' if it can.
+    :ivar profile: what the device at the target has to equal, as its plugin states it.
+    :ivar state_size: of its state in bytes, as its driver estimates it; 0: unknown.
+    """
+
+    address: str
+    request_group: str
+    reason: str
+    profile: str
+    state_size: int
+
+
 class AcceleratorEntry(TypedDict):
     """One accelerator of an instance.
 

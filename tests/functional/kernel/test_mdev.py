@@ -25,6 +25,7 @@ from os_acc import exception, service  # noqa: E402
 from os_acc.host import mdev  # noqa: E402
 from os_acc.inventory import snapshots  # noqa: E402
 from os_acc.objects.device import Provider  # noqa: E402
+from os_acc.objects.migration import TRAIT  # noqa: E402
 from os_acc.testing import request  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
@@ -171,6 +172,22 @@ def a_held_one_is_not_removed_nor_its_parent_unloaded(host: RealHost) -> None:
     assert existing() == {}
 
 
+def vfio_says_whether_the_device_can_be_migrated(host: RealHost) -> None:
+    """mtty has migration since Linux 6.7; mdpy has none."""
+    host.start(PORTS, DISPLAYS)
+    is_new = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 7)
+    for kind, flags in (("mtty/mtty-1", 7 if is_new else 0), ("mdpy/mdpy-vga", 0)):
+        guest = instance()
+        plug(guest, kind)
+        unplug(guest)
+        one = provider(kind)
+        found = service.get().discover().migrations[one.uuid]
+        assert found is not None
+        assert found.flags == flags
+        assert (found.size > 0) is bool(flags)
+        assert (TRAIT in one.device.traits) is bool(flags)
+
+
 def published() -> set[str]:
     """Return the types in the newest snapshot; no scan is requested."""
     return {
@@ -246,6 +263,7 @@ JOBS: tuple[Job, ...] = (
     a_mediated_device_of_another_tool_stays,
     it_is_created_again_if_it_vanishes,
     a_held_one_is_not_removed_nor_its_parent_unloaded,
+    vfio_says_whether_the_device_can_be_migrated,
     a_reloaded_parent_is_noticed_and_serves_its_leases,
     *(killed_after(number + 1) for number in range(STEPS)),
 )

@@ -118,7 +118,8 @@ def mdev_nodes(tmp_path: Path) -> Iterator[dict[str, MdevNode]]:
     functions = []
     for gpu in PARENTS.values():
         display, audio = hosts.gpu(gpu.rpartition(":")[0], 0)
-        parent = MdevParentSpec(gpu, UNITS, (MdevTypeSpec(TYPE),))
+        kind = MdevTypeSpec(TYPE, migration=(7, 60))
+        parent = MdevParentSpec(gpu, UNITS, (kind,))
         functions += [dataclasses.replace(display, mdevs=parent), audio]
     with TestHost(tmp_path, HostSpec(tuple(functions))) as bench:
         yield {name: MdevNode(name, bench, (gpu,)) for name, gpu in PARENTS.items()}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The devices of an instance at both ends of a live migration.
+
+The source states for each device what the target has to equal; the target plugs its own
+allocation, and pairs its devices with those of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from os_acc import exception
+from os_acc.attach.manager import Manager
+from os_acc.inventory import migration
+from os_acc.objects.api import MigratingDevice
+from os_acc.objects.instance import instance_uuid
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.migration import MigrationSupport
+from os_acc.store import state_files
+
+# Seconds for a plugin's answer, which reads only.
+_PATIENCE: Final = 10.0
+
+
+def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
+    """See :func:`os_acc.migration_source`."""
+    answers = state_files.recorded_migrations(manager.settings.state_path)
+    return [
+        MigratingDevice(
+            address=_address(lease),
+            request_group=lease.group,
+            reason=_why_not(manager.root, lease, answers),
+            profile=_profile(manager, lease),
+            state_size=_support(manager.root, lease, answers).size,
+        )
+        for lease in _leases(manager, instance_info)
+    ]
+
+
+def pairs(
+    manager: Manager, instance_info: object, devices: Sequence[MigratingDevice]
+) -> dict[str, str]:
+    """See :func:`os_acc.migration_pairs`."""
+    answers = state_files.recorded_migrations(manager.settings.state_path)
+    free = _leases(manager, instance_info)
+    found = {}
+    for each in devices:
+        reasons = []
+        for lease in free:
+            if lease.group != each["request_group"]:
+                continue
+            if not (why := _why_not_to(manager, lease, answers, each)):
+                found[each["address"]] = _address(lease)
+                free.remove(lease)
+                break
+            reasons.append(f"{lease.address} {why}")
+        else:
+            raise exception.NoDeviceAvailable(
+                f"no device of request group {each['request_group']!r} can take over "
+                f"{each['address']}: {'; '.join(reasons) or 'none is allocated'}",
+                hint="live migration needs equal devices, drivers and plugins at both "
+                "ends",
+            )
+    if free:
+        raise exception.NoDeviceAvailable(
+            f"{free[0].address} replaces no device of the source",
+            hint="migrate the server once its resize is confirmed",
+        )
+    return found
+
+
+def _leases(manager: Manager, instance_info: object) -> list[Lease]:
+    found = manager.store.leases(instance_uuid(instance_info))
+    held = [each for each in found if not each.erasure and not each.is_spare]
+    return sorted(held, key=lambda each: (each.group, each.created_at, each.uuid))
+
+
+def _address(lease: Lease) -> str:
+    return str(lease.address) if lease.slot is None else lease.uuid
+
+
+def _support(
+    root: str, lease: Lease, answers: Mapping[str, MigrationSupport]
+) -> MigrationSupport:
+    subject = migration.subject_of_lease(root, lease)
+    return answers.get(subject or "", MigrationSupport())
+
+
+def _why_not(root: str, lease: Lease, answers: Mapping[str, MigrationSupport]) -> str:
+    """Return why a device cannot be migrated; '' if it can."""
+    subject = migration.subject_of_lease(root, lease)
+    if lease.state is not LeaseState.HELD or not lease.is_the_guests:
+        return "is not attached to the guest"
+    if not lease.handle.live_migratable:
+        return "is tagged live_migratable = false in device_spec"
+    if subject is None:
+        return f"is on {lease.driver}, which cannot migrate a device"
+    if subject not in answers:
+        return (
+            "has a driver that VFIO was not asked about: run 'os-acc device migration' "
+            "with a free device of its kind"
+        )
+    if not answers[subject].is_migratable:
+        return "has a driver that cannot migrate it"
+    return ""
+
+
+def _why_not_to(
+    manager: Manager,
+    lease: Lease,
+    answers: Mapping[str, MigrationSupport],
+    device: MigratingDevice,
+) -> str:
+    """Return why a device cannot take over that of the source; '' if it can."""
+    if why := _why_not(manager.root, lease, answers):
+        return why
+    own = _profile(manager, lease)
+    plugin = manager.plugins.get(lease.plugin)
+    is_accepted = own == device["profile"]
+    if plugin is not None and not is_accepted:
+        accepts = plugin.accepts_migration
+        profiles = device["profile"], own
+        is_accepted = manager.plugins.call(plugin, _PATIENCE, accepts, *profiles)
+    return "" if is_accepted else f"is {own!r}, and the source {device['profile']!r}"
+
+
+def _profile(manager: Manager, lease: Lease) -> str:
+    """Return what both ends have to have, as the plugin states it, or by default."""
+    plugin = manager.plugins.get(lease.plugin)
+    stated = None
+    if plugin is not None:
+        profile = plugin.migration_profile
+        stated = manager.plugins.call(plugin, _PATIENCE, profile, lease)
+    if stated is None:
+        stated = migration.subject_of_lease(manager.root, lease) or ""
+    return f"{lease.plugin} {lease.wanted.resource_class} {stated}"
