@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client.openmetrics import parser
+from prometheus_client import parser
 
 from os_acc import exception
+from os_acc.cmd import metrics as command
 from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.metrics import exposition
 from os_acc.plugins.dfl import DflPlugin
@@ -40,6 +41,7 @@ READINGS = (
 
 LINK = READINGS[3:8]
 ETC = Path(__file__).parents[3] / "etc"
+MANUAL = ETC.parent / "doc/source/user/command.rst"
 STATE = re.compile(r'state="(\w+)"')
 
 
@@ -180,7 +182,14 @@ def test_labels_may_be_any_text():
 
 
 def test_a_metric_without_a_sample_is_left_out():
-    assert exposition([("a", "nothing", [])]) == "# EOF\n"
+    assert exposition([("a", "nothing", [])]) == ""
+
+
+def test_the_manual_has_each_metric():
+    rows = re.findall(r"\* - ``(os_acc_\w+)``", MANUAL.read_text())
+    assert rows
+    source = Path(command.__file__).read_text()
+    assert set(rows) == set(re.findall(r'"(os_acc_\w+)"', source))
 
 
 def test_unforeseen_errors_of_the_service_are_counted(bench, console, monkeypatch):
