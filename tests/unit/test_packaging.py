@@ -158,6 +158,7 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
         "os-acc-metrics.service",
         "os-acc-metrics.timer",
         "os-acc.filters",
+        "os-acc.json",
         "os-acc.rules.yml",
         "privileged.conf.sample",
     }
