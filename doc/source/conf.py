@@ -12,6 +12,7 @@ version = release = metadata.version("os-acc")
 
 extensions = [
     "figures",
+    "long_names",
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",
     "oslo_config.sphinxext",
