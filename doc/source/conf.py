@@ -13,6 +13,7 @@ version = release = metadata.version("os-acc")
 extensions = [
     "figures",
     "long_names",
+    "unreleased",
     "cliff.sphinxext",
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
+from tests.functional.manual.extensions import extension
 from tools import check_layout
 
-ROOT = Path(__file__).resolve().parents[3]
 NARROW = "<table><tr><td style='width: 40px; {style}'>{text}</td></tr></table>"
 TORN = "overflow-wrap: anywhere; display: block"
 #: A page, and the beginnings of its faults.
@@ -99,13 +98,8 @@ def test_without_a_browser_the_check_fails(tmp_path: Path) -> None:
     ],
 )
 def test_long_names_alone_are_divided(word: str, divided: str) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "long_names", ROOT / "doc/ext/long_names.py"
+    built = extension("long_names").divided(
+        f'<code><span class="pre">{word}</span></code>'
     )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    built = module.divided(f'<code><span class="pre">{word}</span></code>')
     kind = "pre" if word == divided else "pre long"
     assert built == f'<code><span class="{kind}">{divided}</span></code>'

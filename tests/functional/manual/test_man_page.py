@@ -4,40 +4,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from os_acc.cmd.main import OsAcc
+from tests.functional.manual.extensions import configuration
 
-SOURCE = Path(__file__).resolve().parents[3] / "doc/source"
 COMMANDS = sorted(
     each.name.replace("_", " ") for each in metadata.entry_points(group="os_acc.cli")
 )
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    place = tmp_path_factory.mktemp("man")
-    builder = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "man"]
-    places = ["-d", place / "doctrees", SOURCE, place]
-    subprocess.run([*builder, *places], check=True)
-    return (place / "os-acc.1").read_text(encoding="utf-8")
+def page(built: Path) -> str:
+    return (built / "os-acc.1").read_text(encoding="utf-8")
 
 
-def common_options() -> set[str]:
-    """Return the options that the page describes for all commands at once."""
-    spec = importlib.util.spec_from_file_location("conf", SOURCE / "conf.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {*module.autoprogram_cliff_ignored}
+#: The options that the page describes for all commands at once.
+COMMON = set(configuration().autoprogram_cliff_ignored)
 
 
 def plain(page: str) -> str:
@@ -85,7 +73,7 @@ def test_the_page_has_each_option_of_a_command(page: str, command: str) -> None:
     parser = factory(app, None).get_parser(name)
     text = sections(page)[command]
     for action in parser._actions:
-        if common_options().isdisjoint(action.option_strings):
+        if COMMON.isdisjoint(action.option_strings):
             assert " ".join(action.help.split()[:2]) in " ".join(text.split())
             for option in action.option_strings:
                 assert option in text
