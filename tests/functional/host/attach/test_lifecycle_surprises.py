@@ -218,10 +218,10 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     before, read_prior = bench.kernel.snapshot(), verification.read_prior
     selected, specs = request(bench.provider(GPU))
 
-    def read_while_it_is_plugged(root, members, deadline):
+    def read_while_it_is_plugged(*arguments):
         monkeypatch.setattr(verification, "read_prior", read_prior)
         bench.plug(2, GPU)
-        found = read_prior(root, members, deadline)
+        found = read_prior(*arguments)
         bench.unplug(2)
         return found
 
