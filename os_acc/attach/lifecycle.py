@@ -204,7 +204,8 @@ class Lifecycle:
         verification.check_unused(
             self._root, [each for each in idle if each.is_the_guests]
         )
-        verification.check_answers(self._root, idle, deadline)
+        powered = verification.places(idle)
+        verification.read_prior(self._root, (), deadline, powered)
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [

@@ -47,7 +47,7 @@ def read_prior(
     :raises DeviceGone: a function has vanished.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    places = (*powered, *members)
+    every = (*powered, *members)
     found: list[PriorBinding | None] = []
 
     def read() -> None:
@@ -62,12 +62,12 @@ def read_prior(
         for each in members:
             found.append(pci.read_binding(root, each))
 
-    if not places:
+    if not every:
         return ()
     deadlines.left(deadline)
     reading = native_threads.begin(read)
     if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
-        place = str(places[min(len(found), len(places) - 1)])
+        place = str(every[min(len(found), len(every) - 1)])
         raise exception.DeviceStuck(
             f"{place} cannot be read: the kernel does not return", address=place
         )
@@ -89,18 +89,10 @@ def _restorable(address: PciAddress, binding: PriorBinding | None) -> PriorBindi
     return binding
 
 
-def check_answers(root: str, leases: Iterable[Lease], deadline: float) -> None:
-    """Check that the functions of leases have power, before any is written to.
-
-    :raises OsAccError: as :func:`read_prior`.
-    """
-    read_prior(root, (), deadline, _places(leases))
-
-
-def _places(leases: Iterable[Lease]) -> list[PciAddress]:
+def places(leases: Iterable[Lease]) -> list[PciAddress]:
     """Return the functions of leases; that of a mediated device is its parent."""
-    places = (function_of(each) for lease in leases for each in lease.members)
-    return sorted({each for each in places if each is not None})
+    found = {function_of(each) for lease in leases for each in lease.members}
+    return sorted(each for each in found if each is not None)
 
 
 def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
@@ -145,7 +137,7 @@ def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None
     for lease in leases:
         check_parent(root, lease)
     functions = [each for lease in leases for each in lease.functions]
-    now = read_prior(root, functions, deadline, _places(leases))
+    now = read_prior(root, functions, deadline, places(leases))
     found = dict(zip(functions, now, strict=True))
     for lease in leases:
         if tuple(found[each] for each in lease.functions) != lease.prior:
