@@ -360,11 +360,8 @@ class Manager:
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
             # 1. Read the store, and settle what a crash has left of the consumer.
-            read = None if selection is None else self.catalog.read(deadline)
-            of = read[1].of_consumer if read else self.store.until(deadline).leases
-            leases = of(instance.uuid)
+            leases, read = self.catalog.read(instance.uuid, deadline)
             held = self.recovery.settled(instance.uuid, leases, deadline)
-            is_current = not any(lease.is_unfinished for lease in leases)
             # 2. Confirm the leases that serve the request, without a scan of the host.
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)
@@ -373,7 +370,7 @@ class Manager:
             if held and self._confirmer.match(held, request, selection):
                 return self._confirmer.confirm(instance, policies, held, deadline)
             # 3. Scan the host. Another process may have recorded providers since.
-            inventory = self.catalog.look(deadline, read if is_current else None)
+            inventory = self.catalog.look(deadline, read)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.

@@ -59,7 +59,9 @@ class Acting(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
         parser = super().get_parser(prog_name)
-        self.os_acc.add_suggestions(parser)
+        # cliff.sphinxext reads the parsers for the man page, without an application.
+        if self.app is not None:
+            self.os_acc.add_suggestions(parser)
         return parser
 
     def get_epilog(self) -> str:

@@ -99,7 +99,7 @@ def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    found = names(os.path.join(root, GROUPS, str(group), "devices"))
+    found = names(f"{root}/{GROUPS}/{group}/devices")
     members = tuple(filter(None, map(function_named, found)))
     return tuple(sorted(members)) if len(members) > 1 else members
 
@@ -171,9 +171,12 @@ def drivers(root: str) -> list[str]:
     return names(os.path.join(root, "sys/bus/pci/drivers"))
 
 
-def has_node(root: str, group: int) -> bool:
-    """Return whether VFIO still has, or waits for, a function of an IOMMU group."""
-    return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
+def nodes(root: str) -> frozenset[str]:
+    """Return the IOMMU groups of whose functions VFIO has one, or waits for one.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    return frozenset(names(os.path.join(root, "dev/vfio")))
 
 
 def denylisted(root: str, function: PciFunction) -> bool:

@@ -20,6 +20,7 @@ COMMANDS = {
     "bitstream prune": ("--size",),
     "bitstream verify": ("--format",),
     "check": ("--format",),
+    "complete": ("line",),
     "conformance": (
         *("--device", "--plugin", "--check", "--kills", "--report", "--serial"),
         "--yes",
