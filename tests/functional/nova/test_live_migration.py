@@ -13,11 +13,14 @@ from unittest import mock
 
 import pytest
 from nova import exception as nova_exception
+from nova.compute.manager import ComputeManager
 from nova.tests.fixtures import libvirt
 from nova.virt.libvirt import driver
 
+from os_acc.attach import migration
 from os_acc.nova.live_migration import MigratingDriver
 from os_acc.plugins.mdev import MdevPlugin
+from os_acc.testing.kernel import FakeKernel
 from tests.functional.nova import mdev_hosts
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud, MdevNode
 from tests.functional.nova.test_driver_mdevs import ONE, TWO, nova_creates_none
@@ -146,6 +149,15 @@ def test_a_tag_refuses_it(pair: MdevCloud, monkeypatch: pytest.MonkeyPatch) -> N
     check_stayed(pair, server)
 
 
+def test_a_driver_without_migration_refuses_it(
+    pair: MdevCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeKernel, "migration", lambda *_: (0, 0))
+    server = pair.nova.create(TWO, host=FIRST)
+    assert "has a driver that cannot migrate it" in why(pair, server)
+    check_stayed(pair, server)
+
+
 def test_an_unasked_device_refuses_it(pair: MdevCloud, server: dict[str, Any]) -> None:
     state_path = pair.nodes[FIRST].manager.settings.state_path
     for each in Path(state_path, "migrations").iterdir():
@@ -158,8 +170,6 @@ def test_one_of_two_devices_refuses_it(
     pair: MdevCloud, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pair.nova.mdevs(FIRST, server)
-    from os_acc.attach import migration
-
     real = migration._why_not
     monkeypatch.setattr(
         migration,
@@ -257,11 +267,11 @@ def test_the_devices_of_the_target_have_gone(
 
 
 def _released_afterwards(pair: MdevCloud) -> Callable[..., Any]:
-    from nova.compute.manager import ComputeManager
-
     check = ComputeManager.check_can_live_migrate_destination
 
-    def checked(manager: Any, context: Any, instance: Any, *more: Any, **named: Any):
+    def checked(
+        manager: Any, context: Any, instance: Any, *more: Any, **named: Any
+    ) -> Any:
         data = check(manager, context, instance, *more, **named)
         pair.nodes[SECOND].manager.unplug({"uuid": instance.uuid})
         return data
