@@ -7,9 +7,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from os_acc import exception
 from os_acc.bitstreams.cache import CachedImage
 from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
@@ -20,7 +21,7 @@ from os_acc.objects.bitstream import Bitstream, Digest
 class BitstreamList(base.Listing):
     """List the bitstream images of this host, least recently used first.
 
-    Changes nothing, and asks the Image service for --names only.
+    Changes nothing, and asks the source of images for --names only.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -38,7 +39,12 @@ class BitstreamList(base.Listing):
             "In Use": cache.is_used,
         }
         if parsed_args.names:
-            names = images.names(self.deadline())
+            names: Mapping[Digest, Sequence[str]] = {}
+            try:
+                names = images.names(self.deadline())
+            except exception.OsAccError as error:
+                # The images are on this host.
+                self.remark(f"the names are unknown: {error.message}")
             used["Names"] = lambda each: list(names.get(each.digest, ()))
         return base.table({**_CACHED, **used}, cache.entries())
 

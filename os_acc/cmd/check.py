@@ -73,6 +73,9 @@ class Check(base.Listing):
             except exception.OsAccError as error:
                 findings = [context.failure(error)]
             for finding in findings:
+                if errors.isatty() and finding.result is not Severity.OK:
+                    text = f"{finding.result.value}: {name}: {finding.what}"
+                    errors.write(f"\r\033[K{text}\n")
                 yield dataclasses.replace(finding, check=name)
         if errors.isatty():
             errors.write("\r\033[K")

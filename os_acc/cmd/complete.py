@@ -2,21 +2,31 @@
 
 """``os-acc complete``: completion of commands, options and values in bash."""
 
+from __future__ import annotations
+
 import argparse
+import io
+import re
 import shlex
 
 from os_acc.cmd import base
 
-# Bash replaces only $2, the part of a word behind its last colon.
+# Bash replaces only $2, the part of a word behind its last colon. It expands neither
+# the lines that it reads nor their parts.
 _BASH = """\
 _os_acc() {
-  local line=${COMP_LINE:0:COMP_POINT}
+  local line=${COMP_LINE:0:COMP_POINT} each
   local word=${line##*[[:space:]]}
-  COMPREPLY=($(compgen -W "$(os-acc complete "$line" 2> /dev/null)" -- "$word"))
-  COMPREPLY=("${COMPREPLY[@]#"${word%"$2"}"}")
+  COMPREPLY=()
+  while IFS= read -r each; do
+    [[ $each == "$word"* ]] && COMPREPLY+=("${each#"${word%"$2"}"}")
+  done < <("$1" complete "$line" 2> /dev/null)
 }
 complete -o default -F _os_acc os-acc
 """
+#: A value that a shell takes as it is: records may have any text.
+_PLAIN = re.compile(r"[\w:./=-]+", re.ASCII)
+_HELP = ("-h", "--help", "--version")
 #: The command that lists the values of an argument, by the argument's ``dest``.
 _LISTS = {"plugin": "plugin list -c Name", "provider": "provider list -c UUID"}
 _LISTS |= dict.fromkeys(("address", "device"), "device list -c Address")
@@ -40,6 +50,7 @@ class Complete(base.Acting):
             return
         # The mark makes a word of the blank at the end.
         *words, word = shlex.split(f"{parsed_args.line}$")[1:]
+        words = [each for each in words if each not in _HELP]
         app, parser = self.app, self.app.parser
         app.options, words = parser.parse_known_args(words, app.options)
         names, depth = map(str.split, app.command_manager.commands), len(words)
@@ -54,7 +65,11 @@ class Complete(base.Acting):
             action = options.get(words[-1])
             if action is None or action.nargs == 0:
                 action, *_ = parser._get_positional_actions()
-            if action.dest in _LISTS:
-                app.run_subcommand([*_LISTS[action.dest].split(), "-f", "value"])
             found = [str(each) for each in action.choices or ()]
-        app.stdout.writelines(f"{each}\n" for each in found)
+            if action.dest in _LISTS:
+                out, app.stdout = app.stdout, io.StringIO()
+                app.run_subcommand([*_LISTS[action.dest].split(), "-f", "value"])
+                found = app.stdout.getvalue().splitlines()
+                app.stdout = out
+        plain = filter(_PLAIN.fullmatch, found)
+        app.stdout.writelines(f"{each}\n" for each in plain)

@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from os_acc import exception
@@ -231,11 +231,14 @@ class DeviceErase(base.Listing):
             }
             if found != before:
                 changed = time.monotonic()
+                self._show(found.values(), before)
             going = [e for e in found.values() if e.state is LeaseState.ERASING]
             is_over = time.monotonic() >= changed + _ERASE_PATIENCE
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
+        if self.app.stderr.isatty():
+            self.app.stderr.write("\n")
         is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
         rows = [
@@ -253,14 +256,19 @@ class DeviceErase(base.Listing):
         now = next(iter(manager.store.leases(lease.uuid)), None)
         if now is None:
             now = lease.with_erased(1.0, state=_ENDED)
+        return now
+
+    def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
+        """Print the progress: a line of bars on a terminal, or what has changed."""
         errors = self.app.stderr
         if errors.isatty():
-            end = "" if now.state is LeaseState.ERASING else "\n"
-            errors.write(f"\r\033[K{lease.address} {base.bar(now.erased)}{end}")
+            bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
+            errors.write(f"\r\033[K{'  '.join(bars)}")
             errors.flush()
-        elif now.erased != lease.erased:
-            self.remark(f"{lease.address}: {now.erased:.0%} erased")
-        return now
+            return
+        for each in found:
+            if each.erased != before[each.uuid].erased:
+                self.remark(f"{each.address}: {each.erased:.0%} erased")
 
 
 class DevicePrepare(base.Listing):

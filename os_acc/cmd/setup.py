@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc setup``: the directory and the files that os_acc needs on its host."""
+"""``os-acc setup``: the directory, the files and the module that os_acc needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import dataclasses
 import os
 import pwd
 import shlex
+import stat
 import subprocess
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from os_acc.host import vfio
 from os_acc.objects.drivers import VFIO_PCI
 
 _ROOTWRAP = "etc/nova/rootwrap.d"
+_COLUMNS = ("Part", "State", "Command")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,45 +28,67 @@ class _Part:
 
     :ivar command: the command that makes it.
     :ivar text: the text of a file; '' of a directory.
-    :ivar needs: the lines that an existing file has to have.
+    :ivar required: the lines that an existing file has to have.
     """
 
     path: str
     mode: int
     command: str
     text: str = ""
-    needs: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
-    def state(self) -> str:
+    def state(self, owner: int | None) -> str:
+        """Return the state of the part; a part that others may change differs.
+
+        :param owner: the user that a directory has to belong to; None: unknown.
+        """
         try:
+            found = os.stat(self.path)
             if not self.text:
-                os.stat(self.path)
-                return "present"
-            with open(self.path, encoding="utf-8", errors="replace") as file:
-                found = frozenset(file.read().splitlines())
+                is_owned = owner in (None, found.st_uid)
+                is_right = is_owned and stat.S_ISDIR(found.st_mode)
+            else:
+                with open(self.path, encoding="utf-8", errors="replace") as file:
+                    lines = frozenset(file.read().splitlines())
+                # An ordinary user makes them on a simulated host alone.
+                is_owned = found.st_uid in (0, os.geteuid())
+                is_right = is_owned and self.required <= lines
         except FileNotFoundError:
             return "missing"
-        except PermissionError:
+        except OSError:
             return "unreadable"
-        return "present" if self.needs <= found else "differs"
+        return "present" if is_right and not found.st_mode & 0o022 else "differs"
 
-    def make(self) -> None:
-        directory = os.path.dirname(self.path) if self.text else self.path
-        os.makedirs(directory, 0o755, exist_ok=True)
-        if self.text:
-            new = f"{self.path}~"  # sudo and rootwrap ignore such a name
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            with open(os.open(new, flags, self.mode), "w", encoding="utf-8") as file:
-                file.write(self.text)
-            os.rename(new, self.path)
-        os.chmod(self.path, self.mode)
+    def make(self, uid: int, gid: int) -> None:
+        """Make a missing part; no link is followed to it.
+
+        :param uid: the owner of a directory, with the group ``gid``.
+        :raises OSError: it cannot be made.
+        """
+        os.makedirs(os.path.dirname(self.path), 0o755, exist_ok=True)
+        if not self.text:
+            os.mkdir(self.path, 0o700)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            descriptor = os.open(self.path, flags)
+            try:
+                os.fchown(descriptor, uid, gid)
+                os.fchmod(descriptor, self.mode)
+            finally:
+                os.close(descriptor)
+            return
+        new = f"{self.path}~"  # sudo and rootwrap ignore such a name
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(new, flags, self.mode), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), self.mode)
+            file.write(self.text)
+        os.rename(new, self.path)
 
 
 class Setup(base.Listing):
     """Show what os_acc needs on this host, and the command that makes each part.
 
-    With --write, makes what is missing, as root; a file that differs stays as it is.
-    Ends with 1 if a part is left to make.
+    With --write, makes what is missing, as root; a part that differs stays as it is.
+    Ends with 1 if a part is left to make, or to correct.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -74,75 +98,113 @@ class Setup(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
+        user = _user(parsed_args.user)
+        if user is None and parsed_args.write:
+            raise exception.InvalidInput(
+                f"there is no user {parsed_args.user}",
+                hint="name nova-compute's: --user NAME",
+            )
         rows = []
         for part in self._parts(parsed_args.user):
-            state = part.state()
-            if state == "missing" and parsed_args.write:
-                self._make(part, parsed_args.user)
+            state = part.state(user.pw_uid if user else None)
+            if state == "missing" and user and parsed_args.write:
+                self._make(part, user)
                 state = "made"
-            is_left = state not in ("present", "made")
-            self.is_failed |= is_left
-            rows.append((part.path, state, part.command if is_left else None))
-        root = self.os_acc.root
-        is_loaded = vfio.has_driver(root, VFIO_PCI)
-        if not is_loaded and parsed_args.write:
+            self.is_failed |= state not in ("present", "made")
+            command = part.command if state == "missing" else None
+            rows.append((part.path, state, command))
+        is_loaded = vfio.has_driver(self.os_acc.root, VFIO_PCI)
+        if not is_loaded and parsed_args.write and not self.os_acc.options.simulated:
             is_loaded = _load(VFIO_PCI)
         self.is_failed |= not is_loaded
         command = None if is_loaded else f"modprobe {VFIO_PCI}"
         rows.append((VFIO_PCI, "loaded" if is_loaded else "not loaded", command))
         self.remark_if_none_named()
-        return ("Part", "State", "Command"), rows
+        if parsed_args.formatter != "table":
+            return _COLUMNS, rows
+        # A command that is folded into a table cannot be copied.
+        self._commands += [row[2] for row in rows if row[2]]
+        return _COLUMNS[:2], [row[:2] for row in rows]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the commands below the table."""
+        self._commands: list[str] = []
+        status = super().run(parsed_args)
+        self.app.stdout.writelines(f"{each}\n" for each in self._commands)
+        return status
 
     def _parts(self, user: str) -> Iterator[_Part]:
         """Yield the parts that the manual's page on the installation names."""
         root, settings = self.os_acc.root, self.settings
-        state, contexts = settings.state_path, privileges.own_contexts()
+        state = settings.state_path
         make = f"install -d -o {user} -g {user} -m 0750 {shlex.quote(state)}"
         yield _Part(state, 0o750, make)
-        rootwrap = os.path.join(root, _ROOTWRAP)
-        if os.path.isdir(rootwrap):
+        yield self._rules(user)
+        path = os.path.join(root, "etc/modules-load.d/vfio-pci.conf")
+        make = f"echo {VFIO_PCI}{_into(path)}"
+        yield _Part(path, 0o644, make, f"{VFIO_PCI}\n", frozenset((VFIO_PCI,)))
+        if settings.device_spec:
+            values = [f"device_spec = {each}" for each in settings.device_spec]
+            # A value of several lines would be more than one option; oslo.config
+            # replaces a word behind a single $.
+            lines = [
+                " ".join(each.splitlines()).replace("$", "$$")
+                for each in ("[os_acc]", *values, f"state_path = {state}")
+            ]
+            path = os.path.join(root, "etc/os-acc/privileged.conf")
+            make = shlex.join(["printf", r"%s\n", *lines]) + _into(path)
+            text = "\n".join((*lines, ""))
+            yield _Part(path, 0o644, make, text, frozenset(("[os_acc]",)))
+
+    def _rules(self, user: str) -> _Part:
+        """Return the file with the rules that start the helpers."""
+        root, config = self.os_acc.root, self.os_acc.config
+        contexts, rootwrap = privileges.own_contexts(), os.path.join(root, _ROOTWRAP)
+        if os.path.isdir(rootwrap) and not config.workarounds.disable_rootwrap:
             path, mode = os.path.join(rootwrap, "os-acc.filters"), 0o644
             kind, text = "rootwrap", privileges.rootwrap(contexts)
         else:
             path, mode = os.path.join(root, "etc/sudoers.d/os-acc"), 0o440
-            files = privileges.in_etc(self.os_acc.config.config_file or ())
+            given, helper = config.config_file or (), privileges.default_helper()
+            files = privileges.in_etc(given)
             kind = " --configuration ".join((f"sudoers --user {user}", *files))
-            helper = privileges.default_helper()
             text = privileges.sudoers(contexts, user, helper, files)
-        make = f"os-acc privileges {kind} > {path}; chmod {mode:04o} {path}"
+            if [*given] != files or config.config_dir or not os.path.exists(helper):
+                self.remark(
+                    f"the rules are for {helper} with {', '.join(files)}: check "
+                    "them, or set [os_acc] helper_command"
+                )
+        make = f"os-acc privileges {kind}{_into(path, mode)}"
         # A file with more lines suffices: those of the helpers of vendors' plugins.
-        needs = frozenset(each for each in text.splitlines() if each[:1] != "#")
-        yield _Part(path, mode, make, text, needs)
-        path = os.path.join(root, "etc/modules-load.d/vfio-pci.conf")
-        yield _Part(path, 0o644, f"echo {VFIO_PCI} > {path}", f"{VFIO_PCI}\n")
-        if settings.device_spec:
-            values = [f"device_spec = {each}" for each in settings.device_spec]
-            # A value of several lines would be more than one option.
-            lines = [
-                " ".join(each.split()) for each in (*values, f"state_path = {state}")
-            ]
-            path = os.path.join(root, "etc/os-acc/privileged.conf")
-            print_it = shlex.join(["printf", r"%s\n", "[os_acc]", *lines])
-            make = f"install -d {os.path.dirname(path)}; {print_it} > {path}"
-            yield _Part(path, 0o644, make, "\n".join(("[os_acc]", *lines, "")))
+        lines = text.splitlines()
+        required = frozenset(each for each in lines if each and each[:1] != "#")
+        return _Part(path, mode, make, text, required)
 
-    def _make(self, part: _Part, user: str) -> None:
+    def _make(self, part: _Part, user: pwd.struct_passwd) -> None:
         try:
-            if part.text:
-                part.make()
-                return
-            found = pwd.getpwnam(user)
-            part.make()
-            os.chown(part.path, found.pw_uid, found.pw_gid)
-        except KeyError as error:
-            raise exception.InvalidInput(
-                f"there is no user {user}", hint="name nova-compute's: --user NAME"
-            ) from error
+            part.make(user.pw_uid, user.pw_gid)
         except OSError as error:
             raise exception.StateUnavailable(
-                f"cannot make {part.path}: {error.strerror}", hint="run it as root"
+                f"cannot make {part.path}: {error.strerror}",
+                hint="run it as root" if isinstance(error, PermissionError) else "",
             ) from error
+
+
+def _user(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def _into(path: str, mode: int = 0o644) -> str:
+    """Return the end of a command that writes a file of root."""
+    return f" | install -D -m {mode:04o} /dev/stdin {shlex.quote(path)}"
 
 
 def _load(module: str) -> bool:
-    return subprocess.run(["modprobe", module], check=False).returncode == 0
+    try:
+        return subprocess.run(["modprobe", module], check=False).returncode == 0
+    except FileNotFoundError:
+        # A container without kmod.
+        return False

@@ -27,6 +27,10 @@ class FoldedTable(table.TableFormatter):
     columns can exceed the width.
     """
 
+    @staticmethod
+    def _assign_max_widths(*_arguments: Any, **_named: Any) -> None:
+        """Break no word; cliff does so on each terminal."""
+
     def emit_one(
         self,
         column_names: Sequence[str],
@@ -66,11 +70,7 @@ class FoldedTable(table.TableFormatter):
             tuple(_folded(*each) for each in zip(row, widths, strict=True))
             for row in rows
         ]
-        whole = argparse.Namespace(**vars(parsed_args) | _UNFITTED)
-        super().emit_list(column_names, folded, stdout, whole)
-
-
-_UNFITTED: Final = {"max_width": 0, "fit_width": False}
+        super().emit_list(column_names, folded, stdout, parsed_args)
 
 
 def _text(value: Any) -> Any:
@@ -101,6 +101,7 @@ def _folded(cell: Any, width: int) -> Any:
         for words in textwrap.wrap(
             line, width, break_long_words=False, break_on_hyphens=False
         )
+        or [""]
         for part in _broken(words, width)
     )
 

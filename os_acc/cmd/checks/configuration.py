@@ -33,6 +33,7 @@ _NOVAS: Mapping[str, Set[str]] = {
 }
 # Seconds for the answers of Placement.
 _PATIENCE = 30.0
+_ENDPOINT = "check endpoint_override in [os_acc_placement] and the service catalog"
 _NUMA_NODES: Set[str] = {network_options.NUMA_NODES.name}
 
 
@@ -100,6 +101,9 @@ def placement(context: CheckContext) -> Iterator[Finding]:
         if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
             raise
         yield ok("[os_acc_placement] is not set: nova-compute publishes the inventory")
+        return
+    except exception.ServiceError as error:
+        yield failed(error.message, error.hint or _ENDPOINT)
         return
     for refusal in plan.refused:
         text = f"not published: {refusal.what}: {refusal.error.message}"

@@ -115,6 +115,16 @@ def use_placement(console: Console, url: str) -> None:
     )
 
 
+def test_a_server_that_is_no_placement(
+    leased: Console, placement: Callable[[], Double]
+) -> None:
+    other = placement()
+    other.trouble("GET", "/", 404, times=99)
+    use_placement(leased, other.url)
+    (hint,) = problems(leased, "placement")
+    assert "endpoint_override in [os_acc_placement]" in hint
+
+
 def test_a_placement_that_cannot_be_reached(
     leased: Console, placement: Callable[[], Double]
 ) -> None:

@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
 
 from os_acc.cmd.device_states import DeviceStatus
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import TestHost, uuid_of
 from tests.unit.cmd.console import Console, run
 
@@ -134,3 +137,35 @@ def test_the_completion_needs_no_configuration(tmp_path: Path) -> None:
     ran = run(str(tmp_path), f"--config-file={tmp_path / 'missing'}", "complete")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.endswith("complete -o default -F _os_acc os-acc\n")
+
+
+def test_a_recorded_value_is_neither_run_nor_offered(
+    console: Console, bash: Bash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service owns the records, and root completes."""
+    mark = tmp_path / "mark"
+    (tmp_path / "programs/os-acc").write_text(
+        f"#!/bin/sh\nprintf '%s\\n' '$(touch${{IFS}}{mark})' '{uuid_of(1)}'\n"
+    )
+    assert uuid_of(1) in bash.complete("os-acc unplug ")
+    assert not mark.exists()
+    out = io.StringIO()
+    app = OsAcc(root=console.bench.root, config=cfg.ConfigOpts(), stdout=out)
+    found = [f"$(touch {mark})", uuid_of(1)]
+
+    def listed(argv: list[str]) -> int:
+        app.stdout.writelines(f"{each}\n" for each in found)
+        return 0
+
+    real = app.run_subcommand
+    monkeypatch.setattr(
+        app,
+        "run_subcommand",
+        lambda argv: listed(argv) if argv[0] == "attached" else real(argv),
+    )
+    assert app.run(["complete", "os-acc unplug "]) == 0
+    assert out.getvalue().split() == [uuid_of(1)]
+
+
+def test_help_and_version_complete_nothing_of_their_own(bash: Bash) -> None:
+    assert "device" in bash.complete("os-acc --version dev")

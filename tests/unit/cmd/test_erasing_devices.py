@@ -99,6 +99,7 @@ def test_a_terminal_shows_a_bar_of_the_erasure(host, console):
     bars = errors.getvalue().split("\r\033[K")[1:]
     assert bars[0] == f"{CARD} [#######{'.' * 23}]  25 %"
     assert bars[-1] == f"{CARD} [{'#' * 30}] 100 %\n"
+    assert len(bars) == acme.BLOCKS
 
 
 def test_one_step_is_made_without_wait(host, console):

@@ -145,7 +145,7 @@ def test_what_the_manual_shows_of_profiles(
 
 
 def test_what_the_manual_shows_of_the_setup(
-    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console.configure(f'{{"address": "{GPU}"}}')
     bench = console.bench
@@ -156,7 +156,7 @@ def test_what_the_manual_shows_of_the_setup(
         return text.replace(bench.root, "")
 
     monkeypatch.setattr(tables, "_text", as_installed)
-    golden("setup", "setup")
+    expect("setup.txt", as_installed(console.run("setup").out))
 
 
 @pytest.mark.usefixtures("helper_of_nova")

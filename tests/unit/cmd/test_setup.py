@@ -16,7 +16,8 @@ import pytest
 
 from os_acc.cmd import setup
 from os_acc.testing import HostSpec, TestHost, hosts
-from tests.unit.cmd.console import Console
+from os_acc.testing.demo.host import DemoHost
+from tests.unit.cmd.console import Console, run
 
 GPU = "0000:17:00.0"
 ME = getpass.getuser()
@@ -73,19 +74,18 @@ def test_it_makes_what_is_missing_once(console: Console) -> None:
 
 def test_the_commands_make_the_same(console: Console) -> None:
     for row in rows(console, status=1):
-        for command in (row["Command"] or "").split("; "):
-            run_in_a_shell(console, command)
+        run_in_a_shell(console, row["Command"] or "true")
     assert set(states(console, status=0).values()) == {"present", "loaded"}
 
 
 def run_in_a_shell(console: Console, command: str) -> None:
+    printed = ""
     if command.startswith("os-acc "):
-        words, _, path = command.removeprefix("os-acc ").partition(" > ")
+        words, _, command = command.removeprefix("os-acc ").partition(" | ")
         ran = console.run(*words.split())
         assert ran.status == 0, ran.err
-        Path(path).write_text(ran.out)
-    else:
-        subprocess.run(["bash", "-ec", command], check=True)
+        printed = ran.out
+    subprocess.run(["bash", "-ec", command], input=printed, text=True, check=True)
 
 
 def test_a_file_that_differs_is_left_as_it_is(console: Console) -> None:
@@ -147,3 +147,58 @@ def test_a_module_that_is_missing_is_loaded(
     assert loaded == []
     assert states(console, "--write", status=0)["vfio-pci"] == "loaded"
     assert loaded == ["vfio-pci"]
+
+
+@pytest.mark.parametrize("part", ["os-acc", "state"])
+def test_a_part_that_others_can_change_differs(console: Console, part: str) -> None:
+    states(console, "--write", status=0)
+    path = Path(console.bench.state_path)
+    if part == "os-acc":
+        path = Path(console.bench.root, "etc/sudoers.d/os-acc")
+    path.chmod(0o777)
+    assert states(console, "--write", status=1)[part] == "differs"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777
+
+
+def test_an_empty_list_of_modules_differs(console: Console) -> None:
+    Path(console.bench.root, "etc/modules-load.d/vfio-pci.conf").touch()
+    assert states(console, status=1)["vfio-pci.conf"] == "differs"
+
+
+def test_a_nova_without_rootwrap_gets_the_rules_of_sudo(console: Console) -> None:
+    os.makedirs(f"{console.bench.root}/etc/nova/rootwrap.d")
+    console.configure(
+        f'{{"address": "{GPU}"}}', more="[workarounds]\ndisable_rootwrap = true"
+    )
+    assert "os-acc" in states(console, status=1)
+
+
+def test_rules_that_may_not_match_are_named(console: Console) -> None:
+    ran = console.run("setup", "--user", ME)
+    assert "the rules are for" in ran.err
+    assert "/etc/nova/nova.conf" in ran.err
+
+
+def test_no_module_is_loaded_for_a_simulated_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = str(tmp_path)
+    host = DemoHost(directory)
+    os.makedirs(host.state_path)
+    loaded: list[str] = []
+    monkeypatch.setattr(setup, "_load", loaded.append)
+    monkeypatch.setattr(setup.vfio, "has_driver", lambda *_: False)
+    with host.installed():
+        ran = run("/", "--simulated", directory, "setup", "--write", "--user", ME)
+    assert "not loaded" in ran.out
+    assert loaded == []
+
+
+def test_a_host_without_modprobe_has_the_other_parts(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(setup.vfio, "has_driver", lambda *_: False)
+    found = states(console, "--write", status=1)
+    assert found["vfio-pci"] == "not loaded"
+    assert found["state"] == "made"

@@ -8,6 +8,8 @@ import argparse
 import io
 import os
 import pty
+import subprocess
+import sys
 import termios
 from collections.abc import Sequence
 from typing import Any
@@ -63,14 +65,26 @@ def test_one_object_is_folded_as_well() -> None:
     assert any(f"| {UUID} " in line for line in lines)
 
 
-def test_without_a_limit_the_terminal_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+_SHOWN = f"""
+import sys
+from argparse import Namespace
+from os_acc.cmd.tables import FoldedTable
+options = Namespace(max_width=0, fit_width=False, print_empty=False)
+FoldedTable().emit_list({NAMES!r}, {ROWS!r}, sys.stdout, options)
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_without_a_limit_the_terminal_counts(columns: int) -> None:
     master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 120))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    with open(slave, "w") as out, open(master, "rb", buffering=0) as read:
-        monkeypatch.setattr("sys.__stdout__", out)
-        options = argparse.Namespace(max_width=0, fit_width=False, print_empty=False)
-        FoldedTable().emit_list(NAMES, ROWS, out, options)
-        out.flush()
-        lines = os.read(read.fileno(), 1 << 16).decode().splitlines()
-    assert 100 < len(lines[0]) <= 120
+    termios.tcsetwinsize(slave, (24, columns))
+    named = {each: value for each, value in os.environ.items() if each != "COLUMNS"}
+    subprocess.run([sys.executable, "-c", _SHOWN], stdout=slave, env=named, check=True)
+    os.close(slave)
+    lines = os.read(master, 1 << 16).decode().splitlines()
+    os.close(master)
+    text = "".join(lines)
+    assert all(f" {each} " in text for each in (ADDRESS, UUID, *NAMES))
+    # The least width of this table exceeds 60 columns.
+    assert (len(lines[0]) <= columns) is (columns == 120)
+    assert len(lines[0]) > 60
