@@ -30,6 +30,7 @@ COMMANDS = {
     "device erase": ("ADDRESS", "--wait"),
     "device history": ("ADDRESS", "--consumer", "--limit"),
     "device list": ("--long", "--state", "--class", "--consumer", "--numa-node"),
+    "device migration": ("ADDRESS",),
     "device prepare": ("--write",),
     "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
     "device show": ("ADDRESS",),
