@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
@@ -41,7 +42,7 @@ ARGUMENTS = {
     "region verify": (FPGA,),
     "request notify": (uuid_of(1),),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
-    "setup": ("--write",),
+    "setup": ("--write", "--user", getpass.getuser()),
     "unplug": (uuid_of(1),),
 }
 #: Errors of the commands that the demo's host, as it is, cannot serve.
