@@ -20,7 +20,8 @@ from tests.functional.nova.compute_nodes import ComputeNode
 FIRST, SECOND = "compute1", "compute2"
 PFS: Mapping[str, str] = {FIRST: "0000:3b:00.0", SECOND: "0000:4b:00.0"}
 VF = "resources{}:CUSTOM_ACCELERATOR_NIC"
-TWO = {VF.format(1): "1", VF.format(2): "1", "group_policy": "none"}
+ONE = {VF.format(1): "1"}
+TWO = ONE | {VF.format(2): "1", "group_policy": "none"}
 
 
 class NicNode(ComputeNode):
@@ -39,16 +40,15 @@ class NicCloud:
     nodes: Mapping[str, NicNode]
 
     def check_attached(self, server: dict[str, Any], host: str) -> list[str]:
-        """Check a server whose guest runs with its two VFs; return their addresses."""
+        """Check a server whose guest runs with its VFs; return their addresses."""
         leases = self.nodes[host].leases()[server["id"]]
         held = sorted(str(each.address) for each in leases)
         assert self.nova.is_running(host, server)
         assert sorted(self.nova.hostdevs(host, server)) == held
-        assert len(held) == 2
-        assert self.nodes[host].bench.drivers(*held) == [MLX5, MLX5]
+        assert set(self.nodes[host].bench.drivers(*held)) == {MLX5}
         (provider,) = self.nodes[host].providers
         amounts = self.nova.allocations(server["id"])[provider]
-        assert amounts == {"CUSTOM_ACCELERATOR_NIC": 2}
+        assert amounts == {"CUSTOM_ACCELERATOR_NIC": len(held)}
         return held
 
     def check_free(self, host: str) -> None:
@@ -80,11 +80,14 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
             yield NicCloud(nova, nodes)
 
 
-def test_a_guest_moves_with_its_functions(pair: NicCloud) -> None:
-    server = pair.nova.create(TWO, host=FIRST)
-    pair.check_attached(server, FIRST)
+@pytest.mark.parametrize("specs", [ONE, TWO], ids=["one", "two"])
+def test_a_guest_moves_with_its_functions(
+    pair: NicCloud, specs: dict[str, str]
+) -> None:
+    server = pair.nova.create(specs, host=FIRST)
+    number = len(pair.check_attached(server, FIRST))
     pair.nova.live_migrate(server)
-    pair.check_attached(server, SECOND)
+    assert len(pair.check_attached(server, SECOND)) == number
     pair.check_free(FIRST)
     pair.nova.reboot(server)
     pair.check_attached(server, SECOND)
@@ -93,9 +96,9 @@ def test_a_guest_moves_with_its_functions(pair: NicCloud) -> None:
 
 
 def test_the_trait_selects_hosts_whose_devices_can_move(pair: NicCloud) -> None:
-    specs = {VF.format(1): "1", f"trait1:{TRAIT}": "required"}
+    specs = ONE | {f"trait1:{TRAIT}": "required"}
     assert pair.nova.create(specs, state="ERROR")
-    first = pair.nova.create({VF.format(1): "1"}, host=FIRST)
+    first = pair.nova.create(ONE, host=FIRST)
     pair.nova.delete(first)
     # The next scan publishes it, within a minute.
     pair.nodes[FIRST].manager.discover()

@@ -31,6 +31,7 @@ ARGUMENTS = {
     "bitstream fetch": ("gzip.gbs",),
     "conformance": ("--device", GPU, "--yes", "--check", "unplug_restores_the_host"),
     "device adopt": (GPU, "--consumer", uuid_of(1)),
+    "device migration": (GPU,),
     "device release": (GPU,),
     "device show": (GPU,),
     "profile apply": ("gzip", "fpga.small"),
