@@ -15,6 +15,7 @@ import pytest
 from nova import exception as nova_exception
 from nova.compute.manager import ComputeManager
 from nova.tests.fixtures import libvirt
+from nova.tests.functional.api import client
 from nova.virt.libvirt import driver
 
 from os_acc.attach import migration
@@ -62,6 +63,12 @@ def check_stayed(pair: MdevCloud, server: dict[str, Any]) -> None:
     assert pair.nova.allocations(pair.nova.migration(server)) == {}
     assert not pair.nova.is_defined(SECOND, server)
     pair.check_free(SECOND)
+
+
+def check_both(pair: MdevCloud, server: dict[str, Any]) -> None:
+    """Check that both hosts have leases for a server that moves."""
+    found = [each.leases()[server["id"]] for each in pair.nodes.values()]
+    assert [len(each) for each in found] == [2, 2]
 
 
 def why(pair: MdevCloud, server: dict[str, Any]) -> str:
@@ -299,6 +306,84 @@ def test_an_abort(pair: MdevCloud, server: dict[str, Any]) -> None:
         pair.nova._wait_for_migration_status(server, ["cancelled"])
         pair.nova._wait_for_state_change(server, "ACTIVE")
     check_stayed(pair, server)
+
+
+@contextlib.contextmanager
+def stopped(pair: MdevCloud, server: dict[str, Any]) -> Iterator[None]:
+    """Migrate a server in a block, during which libvirt does not come to an end."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def wait(guest: Any, *_: Any, **_named: Any) -> None:
+        begun.set()
+        assert ended.wait(300)
+        guest.fail_job()
+
+    with mock.patch.object(libvirt.Domain, "migrateToURI3", wait):
+        body = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
+        pair.nova.api.post_server_action(server["id"], body)
+        assert begun.wait(300)
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def test_nova_compute_of_the_source_ends_during_the_move(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Nova leaves the allocation of the target, and calls no driver there."""
+    held = pair.check_attached(server, FIRST, 2)
+    with stopped(pair, server):
+        pair.nova.restart_compute_service(FIRST)
+        pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        for host in PARENTS:
+            pair.nova.reconcile(host)
+        assert sorted(pair.nova.mdevs(FIRST, server)) == held
+        leases = pair.nodes[FIRST].leases()[server["id"]]
+        assert sorted(each.uuid for each in leases) == held
+        pair.check_free(SECOND)
+        pair.nova.reboot(server)
+        assert sorted(pair.nova.mdevs(FIRST, server)) == held
+
+
+def test_a_reconciliation_waits_for_the_end_of_the_move(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    with stopped(pair, server):
+        for host in PARENTS:
+            pair.nova.reconcile(host)
+        assert all(
+            len(node.leases()[server["id"]]) == 2 for node in pair.nodes.values()
+        )
+    pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+    pair.nova._wait_for_migration_status(server, ["failed", "error"])
+    check_stayed(pair, server)
+
+
+@pytest.mark.parametrize("action", ["suspend", "os-stop", "reboot", "pause"])
+def test_other_operations_wait_for_the_end_of_the_move(
+    pair: MdevCloud, server: dict[str, Any], action: str
+) -> None:
+    """Nova rejects them; the devices of both hosts stay."""
+    body = {action: {"type": "HARD"} if action == "reboot" else None}
+    with stopped(pair, server):
+        with pytest.raises(client.OpenStackApiException) as refused:
+            pair.nova.api.post_server_action(server["id"], body)
+        assert refused.value.response.status_code == 409
+        assert all(
+            len(node.leases()[server["id"]]) == 2 for node in pair.nodes.values()
+        )
+
+
+def test_a_server_deleted_during_the_move_leaves_nothing(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    with stopped(pair, server):
+        pair.nova.api.delete_server(server["id"])
+        pair.nova._wait_until_deleted(server)
+    for host in PARENTS:
+        pair.nova.reconcile(host)
+        pair.check_free(host)
 
 
 def fail(pair: MdevCloud, server: dict[str, Any]) -> None:
