@@ -309,14 +309,23 @@ def test_an_abort(pair: MdevCloud, server: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def stopped(pair: MdevCloud, server: dict[str, Any]) -> Iterator[None]:
-    """Migrate a server in a block, during which libvirt does not come to an end."""
-    begun, ended = threading.Event(), threading.Event()
+def stopped(
+    pair: MdevCloud, server: dict[str, Any], *, arrives: bool = False
+) -> Iterator[None]:
+    """Migrate a server in a block, during which libvirt does not come to an end.
 
-    def wait(guest: Any, *_: Any, **_named: Any) -> None:
+    :param arrives: whether the guest moves at the end of the block; else it fails to.
+    """
+    begun, ended = threading.Event(), threading.Event()
+    move = libvirt.Domain.migrateToURI3
+
+    def wait(guest: Any, *given: Any, **named: Any) -> None:
         begun.set()
         assert ended.wait(300)
-        guest.fail_job()
+        if arrives:
+            move(guest, *given, **named)
+        else:
+            guest.fail_job()
 
     with mock.patch.object(libvirt.Domain, "migrateToURI3", wait):
         body = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
@@ -344,6 +353,17 @@ def test_nova_compute_of_the_source_ends_during_the_move(
         pair.check_free(SECOND)
         pair.nova.reboot(server)
         assert sorted(pair.nova.mdevs(FIRST, server)) == held
+
+
+def test_a_forced_completion(pair: MdevCloud, server: dict[str, Any]) -> None:
+    with stopped(pair, server, arrives=True):
+        pair.nova._wait_for_migration_status(server, ["running"])
+        path = f"{pair.nova.path_of_migration(server)}/action"
+        pair.nova.api.api_post(path, {"force_complete": None})
+        check_both(pair, server)
+    pair.nova._wait_for_migration_status(server, ["completed"])
+    pair.nova._wait_for_state_change(server, "ACTIVE")
+    check_moved(pair, server)
 
 
 def test_a_reconciliation_waits_for_the_end_of_the_move(
