@@ -58,11 +58,15 @@ class Acting(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
-        parser = super().get_parser(prog_name)
+        self._parser = parser = super().get_parser(prog_name)
         # cliff.sphinxext reads the parsers for the man page, without an application.
         if self.app is not None:
             self.os_acc.add_suggestions(parser)
+        self.add_arguments(parser)
         return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of this command."""
 
     def get_epilog(self) -> str:
         """Return no epilog: cliff would read the metadata of all packages for it."""

@@ -20,8 +20,7 @@ class RecordHost(base.Acting):
     addresses of interfaces and no mount points.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--device",
             **arguments.FUNCTION,
@@ -36,7 +35,6 @@ class RecordHost(base.Acting):
             action="store_true",
             help="record serial numbers and other names of single devices",
         )
-        return parser
 
     def configure(self) -> None:
         # A vendor's host has no configuration of os_acc.

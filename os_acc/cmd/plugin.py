@@ -73,8 +73,7 @@ class PluginNew(base.Acting):
     changed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "name",
             metavar="NAME",
@@ -87,7 +86,6 @@ class PluginNew(base.Acting):
             default=".",
             help="make the package below this directory; default: the current one",
         )
-        return parser
 
     def configure(self) -> None:
         # A vendor's workstation has no configuration of os_acc.

@@ -67,8 +67,7 @@ class Privileges(base.Acting):
     loaded: the rules lack its helpers then.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         helper = default_helper()
         parser.add_argument(
             "format",
@@ -92,7 +91,6 @@ class Privileges(base.Acting):
             help="a configuration file of the helpers, in sudoers, below /etc; as often"
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         self.drop_root()

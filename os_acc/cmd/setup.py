@@ -91,11 +91,9 @@ class Setup(base.Listing):
     Ends with 1 if a part is left to make, or to correct.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         privileges.add_user(parser)
         parser.add_argument("--write", action="store_true", help="make what is missing")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         user = _user(parsed_args.user)
