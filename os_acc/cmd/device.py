@@ -243,18 +243,14 @@ class DeviceErase(base.Listing):
             # The lease has the reason of a failure.
             with contextlib.suppress(exception.OsAccError):
                 manager.life.eraser.advance(lease.uuid, self.deadline())
-        now = next(iter(manager.store.leases(lease.uuid)), None)
-        if now is None:
-            now = lease.with_erased(1.0, state=_ENDED)
-        return now
+        left = manager.store.leases(lease.uuid)
+        return left[0] if left else lease.with_erased(1.0, state=_ENDED)
 
     def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
         """Print the progress: a line of bars on a terminal, or what has changed."""
-        errors = self.app.stderr
-        if errors.isatty():
-            bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
-            errors.write(f"\r\033[K{'  '.join(bars)}")
-            errors.flush()
+        bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
+        self.progress("  ".join(bars))
+        if self.app.stderr.isatty():
             return
         for each in found:
             if each.erased != before[each.uuid].erased:
