@@ -41,7 +41,7 @@ class RecordHost(base.Acting):
         if self.os_acc.options.simulated is not None:
             super().configure()
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         root = self.os_acc.root
         named: list[PciAddress] = parsed_args.device
         for address in named:
@@ -53,4 +53,3 @@ class RecordHost(base.Acting):
                 )
         host = host_recorder.record_host(root, named, identifying=parsed_args.serial)
         self.app.stdout.write(records.as_json(host))
-        return 0

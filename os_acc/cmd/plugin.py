@@ -88,15 +88,13 @@ class PluginNew(base.Acting):
         )
 
     def configure(self) -> None:
-        # A vendor's workstation has no configuration of os_acc.
-        pass
+        """Read no configuration: a vendor's workstation has none of os_acc."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         made = write_package(parsed_args.name, Path(parsed_args.directory))
         for path in sorted(made.rglob("*")):
             if path.is_file():
                 self.app.stdout.write(f"{path}\n")
-        return 0
 
 
 def package_names(name: str) -> dict[str, str]:

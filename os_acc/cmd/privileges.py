@@ -92,7 +92,7 @@ class Privileges(base.Acting):
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.drop_root()
         enabled = self.settings.enabled_plugins
         loaded = loader.load(self.os_acc.config, self.os_acc.root, enabled)
@@ -106,7 +106,6 @@ class Privileges(base.Acting):
             files = parsed_args.configuration or [_CONFIGURATION]
             text = sudoers(contexts, parsed_args.user, parsed_args.helper, files)
         self.app.stdout.write(text)
-        return 0
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:
