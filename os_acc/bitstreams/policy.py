@@ -27,8 +27,6 @@ SIGNATURE_PROPERTIES: Final = (
     "img_signature_key_type",
     "img_signature_certificate_uuid",
 )
-
-
 _UNSIGNED: Final = "it is not signed"
 
 

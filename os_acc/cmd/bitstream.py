@@ -24,12 +24,10 @@ class BitstreamList(base.Listing):
     Changes nothing, and asks the source of images for --names only.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--names", action="store_true", help="also show the names of the images"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         images = self.library()
@@ -56,8 +54,7 @@ class BitstreamFetch(base.Listing):
     but verified again as by a plug.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "image",
             metavar="IMAGE",
@@ -74,7 +71,6 @@ class BitstreamFetch(base.Listing):
             action="store_true",
             help="also show the interface and the functions of the bitstream",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)
@@ -115,8 +111,7 @@ class BitstreamVerify(base.Listing):
 class BitstreamPrune(base.Listing):
     """Remove unused images, the least recently used first."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--size",
             metavar="SIZE",
@@ -125,7 +120,6 @@ class BitstreamPrune(base.Listing):
             help="target size of the remaining images: bytes, or as 5GiB. "
             "Default: remove all unused images",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)

@@ -63,22 +63,17 @@ class Check(base.Listing):
         self, checks: Sequence[tuple[str, CheckFunction]], context: CheckContext
     ) -> Iterator[Finding]:
         """Run checks; the failure of one does not stop the others."""
-        errors = self.app.stderr
         for number, (name, check) in enumerate(checks, 1):
-            if errors.isatty():
-                errors.write(f"\r\033[K{number}/{len(checks)} {name} ...")
-                errors.flush()
+            self.progress(f"{number}/{len(checks)} {name} ...")
             try:
                 findings = list(check(context))
             except exception.OsAccError as error:
                 findings = [context.failure(error)]
             for finding in findings:
-                if errors.isatty() and finding.result is not Severity.OK:
-                    text = f"{finding.result.value}: {name}: {finding.what}"
-                    errors.write(f"\r\033[K{text}\n")
+                if finding.result is not Severity.OK:
+                    self.progress(f"{finding.result.value}: {name}: {finding.what}\n")
                 yield dataclasses.replace(finding, check=name)
-        if errors.isatty():
-            errors.write("\r\033[K")
+        self.progress("")
 
 
 def _text(finding: Finding) -> str:
@@ -86,7 +81,6 @@ def _text(finding: Finding) -> str:
 
 
 _COLUMNS = ("Result", "Check", "What", "Hint")
-
 
 #: Checks that run as root, if started by root: helpers then need no sudo.
 _BEFORE: Sequence[tuple[str, CheckFunction]] = (

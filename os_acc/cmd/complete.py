@@ -36,10 +36,8 @@ _LISTS |= dict.fromkeys(("consumer", "instance", "uuid"), "attached -c Consumer"
 class Complete(base.Acting):
     """Print the function that completes commands, options and values in bash."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("line", nargs="?", help="for the function alone")
-        return parser
 
     def configure(self) -> None:
         """Read no configuration: commands and options are completed without one."""

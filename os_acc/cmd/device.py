@@ -44,8 +44,7 @@ class DeviceList(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--long",
             action="store_true",
@@ -64,7 +63,6 @@ class DeviceList(base.Listing):
         parser.add_argument(
             "--numa-node", metavar="NUMBER", type=int, help="on this node"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
@@ -97,8 +95,8 @@ class DeviceShow(base.Showing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
@@ -147,8 +145,8 @@ class DeviceRelease(base.Showing):
     guest, and a device whose record is damaged.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
         _add_driver(parser, "to which an unknown device goes back")
         parser.add_argument(
             "--force",
@@ -156,7 +154,6 @@ class DeviceRelease(base.Showing):
             help="forget the lease even if the device cannot be given back; "
             "restore its driver by other means",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         from os_acc.attach import operator_actions
@@ -174,8 +171,8 @@ class DeviceRelease(base.Showing):
 class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
         parser.add_argument(
             "--consumer",
             **arguments.UUID,
@@ -183,7 +180,6 @@ class DeviceAdopt(base.Showing):
             help="the instance that uses the device",
         )
         _add_driver(parser, "to which it goes back when that instance is unplugged")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         from os_acc.attach import operator_actions
@@ -205,13 +201,11 @@ class DeviceErase(base.Listing):
     prints the progress. Ends with 1 if one fails.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "address", **arguments.DEVICE, nargs="*", help="only these devices"
         )
         parser.add_argument("--wait", action="store_true", help="until they are erased")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         manager, wanted = self.manager(), frozenset(parsed_args.address)
@@ -253,18 +247,14 @@ class DeviceErase(base.Listing):
             # The lease has the reason of a failure.
             with contextlib.suppress(exception.OsAccError):
                 manager.life.eraser.advance(lease.uuid, self.deadline())
-        now = next(iter(manager.store.leases(lease.uuid)), None)
-        if now is None:
-            now = lease.with_erased(1.0, state=_ENDED)
-        return now
+        left = manager.store.leases(lease.uuid)
+        return left[0] if left else lease.with_erased(1.0, state=_ENDED)
 
     def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
         """Print the progress: a line of bars on a terminal, or what has changed."""
-        errors = self.app.stderr
-        if errors.isatty():
-            bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
-            errors.write(f"\r\033[K{'  '.join(bars)}")
-            errors.flush()
+        bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
+        self.progress("  ".join(bars))
+        if self.app.stderr.isatty():
             return
         for each in found:
             if each.erased != before[each.uuid].erased:
@@ -278,10 +268,8 @@ class DevicePrepare(base.Listing):
     when it starts. Ends with 1 if VFs cannot be made.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--write", action="store_true", help="make them")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         from os_acc import inspection
@@ -313,14 +301,13 @@ class DevicePrepare(base.Listing):
         return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows
 
 
-def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "address",
         **arguments.DEVICE,
         help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
         "as mtty/mtty-1/0",
     )
-    return parser
 
 
 def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
@@ -398,8 +385,7 @@ class DeviceHistory(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "address",
             **arguments.DEVICE,
@@ -418,7 +404,6 @@ class DeviceHistory(base.Listing):
             default=_LIMIT,
             help=f"show only so many of the newest events; default {_LIMIT}",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         # Reading a store that does not exist gives no events, without an error.

@@ -40,7 +40,7 @@ class Metrics(base.Acting):
     only metric: the file must not keep the values of better days.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         metrics: Sequence[Metric] = ()
         try:
             metrics = self._metrics()
@@ -49,7 +49,6 @@ class Metrics(base.Acting):
         text = "Whether the state of os_acc on this host can be read."
         up: Metric = "os_acc_up", text, [(int(bool(metrics)), {})]
         self.app.stdout.write(exposition((up, *metrics)))
-        return 0
 
     def _metrics(self) -> Sequence[Metric]:
         look = self.look()

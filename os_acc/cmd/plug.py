@@ -25,8 +25,7 @@ class Plug(base.Listing):
     after a reboot of the host.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self._parser = parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--instance",
             **arguments.UUID,
@@ -75,7 +74,6 @@ class Plug(base.Listing):
             action="store_true",
             help="the guest has a tunnelled network (GRE, VXLAN, Geneve)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         selected = parsed_args.allocations
@@ -113,10 +111,8 @@ class Unplug(base.Showing):
     lost.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("uuid", **arguments.UUID, help="the UUID of the instance")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         before, named = self._recorded(parsed_args.uuid), set[str]()
@@ -179,15 +175,13 @@ class Attached(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "uuid",
             **arguments.UUID,
             nargs="?",
             help="show only the accelerators of this instance",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = [

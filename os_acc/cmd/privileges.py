@@ -67,8 +67,7 @@ class Privileges(base.Acting):
     loaded: the rules lack its helpers then.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         helper = default_helper()
         parser.add_argument(
             "format",
@@ -92,9 +91,8 @@ class Privileges(base.Acting):
             help="a configuration file of the helpers, in sudoers, below /etc; as often"
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.drop_root()
         enabled = self.settings.enabled_plugins
         loaded = loader.load(self.os_acc.config, self.os_acc.root, enabled)
@@ -108,7 +106,6 @@ class Privileges(base.Acting):
             files = parsed_args.configuration or [_CONFIGURATION]
             text = sudoers(contexts, parsed_args.user, parsed_args.helper, files)
         self.app.stdout.write(text)
-        return 0
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:

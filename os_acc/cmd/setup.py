@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import pathlib
 import pwd
 import shlex
 import stat
@@ -18,8 +19,9 @@ from os_acc.cmd import base, privileges
 from os_acc.host import vfio
 from os_acc.objects.drivers import VFIO_PCI
 
-_ROOTWRAP = "etc/nova/rootwrap.d"
+_FILTERS = "etc/nova/rootwrap.d/os-acc.filters"
 _COLUMNS = ("Part", "State", "Command")
+_DONE = ("present", "made", "loaded")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class _Part:
 
     :ivar command: the command that makes it.
     :ivar text: the text of a file; '' of a directory.
-    :ivar required: the lines that an existing file has to have.
+    :ivar required: the lines that an existing file has to have; a file with more lines
+        suffices: those of the helpers of vendors' plugins.
     """
 
     path: str
@@ -44,15 +47,14 @@ class _Part:
         """
         try:
             found = os.stat(self.path)
-            if not self.text:
-                is_owned = owner in (None, found.st_uid)
-                is_right = is_owned and stat.S_ISDIR(found.st_mode)
-            else:
-                with open(self.path, encoding="utf-8", errors="replace") as file:
-                    lines = frozenset(file.read().splitlines())
+            if self.text:
+                text = pathlib.Path(self.path).read_text("utf-8", "replace")
                 # An ordinary user makes them on a simulated host alone.
                 is_owned = found.st_uid in (0, os.geteuid())
-                is_right = is_owned and self.required <= lines
+                is_right = is_owned and self.required <= {*text.splitlines()}
+            else:
+                is_owned = owner in (None, found.st_uid)
+                is_right = is_owned and stat.S_ISDIR(found.st_mode)
         except FileNotFoundError:
             return "missing"
         except OSError:
@@ -91,11 +93,9 @@ class Setup(base.Listing):
     Ends with 1 if a part is left to make, or to correct.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         privileges.add_user(parser)
         parser.add_argument("--write", action="store_true", help="make what is missing")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         user = _user(parsed_args.user)
@@ -110,15 +110,14 @@ class Setup(base.Listing):
             if state == "missing" and user and parsed_args.write:
                 self._make(part, user)
                 state = "made"
-            self.is_failed |= state not in ("present", "made")
             command = part.command if state == "missing" else None
             rows.append((part.path, state, command))
         is_loaded = vfio.has_driver(self.os_acc.root, VFIO_PCI)
         if not is_loaded and parsed_args.write and not self.os_acc.options.simulated:
             is_loaded = _load(VFIO_PCI)
-        self.is_failed |= not is_loaded
         command = None if is_loaded else f"modprobe {VFIO_PCI}"
         rows.append((VFIO_PCI, "loaded" if is_loaded else "not loaded", command))
+        self.is_failed = any(row[1] not in _DONE for row in rows)
         self.remark_if_none_named()
         if parsed_args.formatter != "table":
             return _COLUMNS, rows
@@ -135,50 +134,50 @@ class Setup(base.Listing):
 
     def _parts(self, user: str) -> Iterator[_Part]:
         """Yield the parts that the manual's page on the installation names."""
-        root, settings = self.os_acc.root, self.settings
-        state = settings.state_path
+        state, specs = self.settings.state_path, self.settings.device_spec
         make = f"install -d -o {user} -g {user} -m 0750 {shlex.quote(state)}"
         yield _Part(state, 0o750, make)
         yield self._rules(user)
-        path = os.path.join(root, "etc/modules-load.d/vfio-pci.conf")
-        make = f"echo {VFIO_PCI}{_into(path)}"
-        yield _Part(path, 0o644, make, f"{VFIO_PCI}\n", frozenset((VFIO_PCI,)))
-        if settings.device_spec:
-            values = [f"device_spec = {each}" for each in settings.device_spec]
+        text = f"{VFIO_PCI}\n"
+        yield self._file("etc/modules-load.d/vfio-pci.conf", f"echo {VFIO_PCI}", text)
+        if specs:
+            values = [f"device_spec = {each}" for each in specs]
             # A value of several lines would be more than one option; oslo.config
             # replaces a word behind a single $.
             lines = [
                 " ".join(each.splitlines()).replace("$", "$$")
                 for each in ("[os_acc]", *values, f"state_path = {state}")
             ]
-            path = os.path.join(root, "etc/os-acc/privileged.conf")
-            make = shlex.join(["printf", r"%s\n", *lines]) + _into(path)
-            text = "\n".join((*lines, ""))
-            yield _Part(path, 0o644, make, text, frozenset(("[os_acc]",)))
+            printing, text = shlex.join(["printf", r"%s\n", *lines]), "\n".join(lines)
+            part = self._file("etc/os-acc/privileged.conf", printing, f"{text}\n")
+            yield dataclasses.replace(part, required=frozenset(("[os_acc]",)))
 
     def _rules(self, user: str) -> _Part:
         """Return the file with the rules that start the helpers."""
-        root, config = self.os_acc.root, self.os_acc.config
-        contexts, rootwrap = privileges.own_contexts(), os.path.join(root, _ROOTWRAP)
+        config, contexts = self.os_acc.config, privileges.own_contexts()
+        rootwrap = os.path.dirname(os.path.join(self.os_acc.root, _FILTERS))
         if os.path.isdir(rootwrap) and not config.workarounds.disable_rootwrap:
-            path, mode = os.path.join(rootwrap, "os-acc.filters"), 0o644
-            kind, text = "rootwrap", privileges.rootwrap(contexts)
-        else:
-            path, mode = os.path.join(root, "etc/sudoers.d/os-acc"), 0o440
-            given, helper = config.config_file or (), privileges.default_helper()
-            files = privileges.in_etc(given)
-            kind = " --configuration ".join((f"sudoers --user {user}", *files))
-            text = privileges.sudoers(contexts, user, helper, files)
-            if [*given] != files or config.config_dir or not os.path.exists(helper):
-                self.remark(
-                    f"the rules are for {helper} with {', '.join(files)}: check "
-                    "them, or set [os_acc] helper_command"
-                )
-        make = f"os-acc privileges {kind}{_into(path, mode)}"
-        # A file with more lines suffices: those of the helpers of vendors' plugins.
+            text = privileges.rootwrap(contexts)
+            return self._file(_FILTERS, "os-acc privileges rootwrap", text)
+        given, helper = config.config_file or (), privileges.default_helper()
+        files = privileges.in_etc(given)
+        if [*given] != files or config.config_dir or not os.path.exists(helper):
+            self.remark(
+                f"the rules are for {helper} with {', '.join(files)}: check "
+                "them, or set [os_acc] helper_command"
+            )
+        printing = f"os-acc privileges sudoers --user {user}"
+        printing += "".join(f" --configuration {each}" for each in files)
+        text = privileges.sudoers(contexts, user, helper, files)
+        return self._file("etc/sudoers.d/os-acc", printing, text, 0o440)
+
+    def _file(self, name: str, printing: str, text: str, mode: int = 0o644) -> _Part:
+        """Return a file of root, whose text a command prints as well."""
+        path = os.path.join(self.os_acc.root, name)
+        into = f"install -D -m {mode:04o} /dev/stdin {shlex.quote(path)}"
         lines = text.splitlines()
-        required = frozenset(each for each in lines if each and each[:1] != "#")
-        return _Part(path, mode, make, text, required)
+        required = frozenset(each for each in lines if each and each[0] != "#")
+        return _Part(path, mode, f"{printing} | {into}", text, required)
 
     def _make(self, part: _Part, user: pwd.struct_passwd) -> None:
         try:
@@ -195,11 +194,6 @@ def _user(name: str) -> pwd.struct_passwd | None:
         return pwd.getpwnam(name)
     except KeyError:
         return None
-
-
-def _into(path: str, mode: int = 0o644) -> str:
-    """Return the end of a command that writes a file of root."""
-    return f" | install -D -m {mode:04o} /dev/stdin {shlex.quote(path)}"
 
 
 def _load(module: str) -> bool:

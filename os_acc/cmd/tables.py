@@ -55,17 +55,14 @@ class FoldedTable(table.TableFormatter):
             limit = shutil.get_terminal_size().columns if stdout.isatty() else WIDTH
         rows = [tuple(map(_text, row)) for row in data]
         by_column = list(zip(column_names, *rows, strict=True))
-        widths = [max(_width(each) for each in cells) for cells in by_column]
+        widths = [max(map(_width, cells)) for cells in by_column]
         least = [
             min(width, max(_LEAST, len(cells[0]), *map(_longest_word, cells)))
             for width, cells in zip(widths, by_column, strict=True)
         ]
         while sum(widths) + _BORDER * len(widths) + 1 > limit and widths != least:
-            spare = [width - each for width, each in zip(widths, least, strict=True)]
-            widest = max(
-                (at for at, left in enumerate(spare) if left), key=widths.__getitem__
-            )
-            widths[widest] -= 1
+            foldable = [at for at, each in enumerate(least) if widths[at] > each]
+            widths[max(foldable, key=widths.__getitem__)] -= 1
         folded = [
             tuple(_folded(*each) for each in zip(row, widths, strict=True))
             for row in rows
@@ -74,21 +71,20 @@ class FoldedTable(table.TableFormatter):
 
 
 def _text(value: Any) -> Any:
+    """Return a value for people: None and [] as a dash, a list as lines."""
     if isinstance(value, columns.FormattableColumn):
         return value.human_readable()
-    return value
+    if value is None or value == []:
+        return "-"
+    return "\n".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _width(cell: Any) -> int:
-    return max(map(len, _lines(cell)), default=0)
+    return max(map(len, str(cell).splitlines()), default=0)
 
 
 def _longest_word(cell: Any) -> int:
     return max(map(len, str(cell).replace("/", "/ ").split()), default=0)
-
-
-def _lines(cell: Any) -> list[str]:
-    return str(cell).splitlines()
 
 
 def _folded(cell: Any, width: int) -> Any:
@@ -97,7 +93,7 @@ def _folded(cell: Any, width: int) -> Any:
         return cell
     return "\n".join(
         part
-        for line in _lines(cell)
+        for line in cell.splitlines()
         for words in textwrap.wrap(
             line, width, break_long_words=False, break_on_hyphens=False
         )

@@ -89,10 +89,8 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
 
 def placement(context: CheckContext) -> Iterator[Finding]:
     """Check that Placement answers and has the inventory, if os_acc may ask it."""
-    publisher, look = (
-        service.new_publisher(context.config, context.settings),
-        context.look,
-    )
+    publisher = service.new_publisher(context.config, context.settings)
+    look = context.look
     found = capacity.capacities(look.inventory.providers.values(), look.recorded)
     names, deadline = look.recorded.published_names, time.monotonic() + _PATIENCE
     try:

@@ -96,10 +96,7 @@ def records(context: CheckContext) -> Iterator[Finding]:
         )
     for lease in found.leases:
         if lease.state is LeaseState.QUARANTINED:
-            yield warning(
-                quarantine(lease),
-                f"os-acc device release {lease.address}",
-            )
+            yield warning(quarantine(lease), f"os-acc device release {lease.address}")
         elif lease.state is LeaseState.ERASING and _is_idle(lease):
             yield warning(
                 f"{lease.address} is {lease.erased:.0%} erased, and its erasure does "
