@@ -26,10 +26,8 @@ class DeviceMigration(base.Showing):
     yet, the free device is plugged and unplugged, as for an instance.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("address", **arguments.DEVICE, help="a free device")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         address = parsed_args.address
