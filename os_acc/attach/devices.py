@@ -7,6 +7,7 @@ Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from oslo_log import log
@@ -124,10 +125,17 @@ class Devices:
     ) -> None:
         """Record what VFIO has answered about migration."""
         for lease, answer in zip(leases, answers, strict=True):
-            if answer.step == "migration":
-                support = MigrationSupport.parse(answer.observed)
-                path = self._services.state_path
-                state_files.record_migration(path, asked[lease.uuid], support)
+            if answer.step != "migration":
+                continue
+            if answer.errno:
+                why = os.strerror(answer.errno)
+                LOG.warning(
+                    "VFIO does not say whether it migrates %s: %s", lease.address, why
+                )
+                continue
+            support = MigrationSupport.parse(answer.observed)
+            path = self._services.state_path
+            state_files.record_migration(path, asked[lease.uuid], support)
 
     def _create(self, lease: Lease, deadline: float) -> None:
         """Create the mediated device of a lease.

@@ -44,31 +44,47 @@ def pairs(
 ) -> dict[str, str]:
     """See :func:`os_acc.migration_pairs`."""
     answers = state_files.recorded_migrations(manager.settings.state_path)
-    free = _leases(manager, instance_info)
-    found = {}
+    free, found = _leases(manager, instance_info), dict[str, str]()
     for each in devices:
-        reasons = []
-        for lease in free:
-            if lease.group != each["request_group"]:
-                continue
-            if not (why := _why_not_to(manager, lease, answers, each)):
-                found[each["address"]] = _address(lease)
-                free.remove(lease)
-                break
-            reasons.append(f"{lease.address} {why}")
-        else:
+        _check(each)
+    # Nova replaces one address after the other: a device of the target that has the
+    # address of one at the source takes over that one.
+    own = {_address(lease) for lease in free}
+    for each in sorted(devices, key=lambda device: device["address"] not in own):
+        fitting = [e for e in free if e.group == each["request_group"]]
+        fitting.sort(key=lambda lease: _address(lease) != each["address"])
+        reasons = {e: _why_not_to(manager, e, answers, each) for e in fitting}
+        lease = next((e for e, why in reasons.items() if not why), None)
+        if lease is None:
+            why = "; ".join(f"{e.address} {reasons[e]}" for e in fitting)
             raise exception.NoDeviceAvailable(
                 f"no device of request group {each['request_group']!r} can take over "
-                f"{each['address']}: {'; '.join(reasons) or 'none is allocated'}",
+                f"{each['address']}: {why or 'none is allocated'}",
                 hint="live migration needs equal devices, drivers and plugins at both "
                 "ends",
             )
+        found[each["address"]] = _address(lease)
+        free.remove(lease)
     if free:
         raise exception.NoDeviceAvailable(
             f"{free[0].address} replaces no device of the source",
             hint="migrate the server once its resize is confirmed",
         )
     return found
+
+
+def _check(device: object) -> None:
+    """Check the description of a device, which another release may have made.
+
+    :raises InvalidInput: a key is missing, or has another type.
+    """
+    names = ("address", "request_group", "profile")
+    if isinstance(device, dict) and all(type(device.get(e)) is str for e in names):
+        return
+    raise exception.InvalidInput(
+        f"{exception.show(device)} describes no device of a live migration",
+        hint="both hosts need the same release of os_acc",
+    )
 
 
 def _leases(manager: Manager, instance_info: object) -> list[Lease]:
@@ -84,13 +100,13 @@ def _address(lease: Lease) -> str:
 def _support(
     root: str, lease: Lease, answers: Mapping[str, MigrationSupport]
 ) -> MigrationSupport:
-    subject = migration.subject_of_lease(root, lease)
+    subject = _subject(root, lease)
     return answers.get(subject or "", MigrationSupport())
 
 
 def _why_not(root: str, lease: Lease, answers: Mapping[str, MigrationSupport]) -> str:
     """Return why a device cannot be migrated; '' if it can."""
-    subject = migration.subject_of_lease(root, lease)
+    subject = _subject(root, lease)
     if lease.state is not LeaseState.HELD or not lease.is_the_guests:
         return "is not attached to the guest"
     if not lease.handle.live_migratable:
@@ -134,5 +150,10 @@ def _profile(manager: Manager, lease: Lease) -> str:
         profile = plugin.migration_profile
         stated = manager.plugins.call(plugin, _PATIENCE, profile, lease)
     if stated is None:
-        stated = migration.subject_of_lease(manager.root, lease) or ""
+        identity = migration.identity_of(lease)
+        stated = migration.profile_of(manager.root, lease.handle, identity) or ""
     return f"{lease.plugin} {lease.wanted.resource_class} {stated}"
+
+
+def _subject(root: str, lease: Lease) -> str | None:
+    return migration.subject_of(root, lease.handle, migration.identity_of(lease))

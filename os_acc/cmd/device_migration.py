@@ -11,9 +11,11 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.cmd import arguments, base
+from os_acc.inventory import migration
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.migration import MigrationSupport
+from os_acc.store import state_files
 
 #: Bits per second of the network in the estimate of the downtime.
 _NETWORK: Final = 10_000_000_000
@@ -22,8 +24,9 @@ _NETWORK: Final = 10_000_000_000
 class DeviceMigration(base.Showing):
     """Ask VFIO whether the state of a device can be migrated.
 
-    The answer holds for the model and the version of the driver. If it is not recorded
-    yet, the free device is plugged and unplugged, as for an instance.
+    The free device, or another one of its provider, is plugged and unplugged, as for an
+    instance. The answer holds for the model and the version of the driver. Ends with 1
+    if VFIO gives none.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -34,13 +37,20 @@ class DeviceMigration(base.Showing):
         manager = self.manager()
         inventory = manager.discover()
         provider = _provider_of(inventory.providers.values(), address)
-        if inventory.migrations[provider.uuid] is None:
+        place = manager.root, inventory.host, provider.device
+        # Firmware, or an option of the driver, may have changed the answer.
+        if subject := migration.subject_of_device(*place):
+            state_files.forget_migration(self.settings.state_path, subject)
             consumer = {"uuid": str(uuid.uuid4())}
             specs = {f"resources:{provider.device.resource_class}": "1"}
-            manager.plug(consumer, {"uuid": provider.uuid}, specs)
-            manager.unplug(consumer)
+            try:
+                manager.plug(consumer, {"uuid": provider.uuid}, specs)
+            finally:
+                manager.unplug(consumer)
             inventory = manager.discover()
-        found = text(inventory.migrations[provider.uuid], address)
+        support = inventory.migrations[provider.uuid]
+        self.is_failed = support is None
+        found = text(support, address)
         return ("Address", "Live Migration"), (str(address), found)
 
 
@@ -61,8 +71,10 @@ def text(found: MigrationSupport | None, address: object) -> str:
         return f"not asked; os-acc device migration {address} asks a free device"
     if not found.is_migratable:
         return "no"
+    if not found.size:
+        return f"{', '.join(found.names)}; the size of its state is unknown"
     milliseconds = 1000 * 8 * found.size / _NETWORK
     return (
-        f"{', '.join(found.names)}; {found.size} bytes of state: "
+        f"{', '.join(found.names)}; {found.size} bytes of state while idle: "
         f"{milliseconds:.1f} ms at 10 Gbit/s"
     )

@@ -21,13 +21,14 @@ from os_acc.store import state_files
 _PARENTS = "sys/class/mdev_bus"
 
 
-def subject_of(
+def profile_of(
     root: str, handle: AttachHandle, identity: PciIdentity | None
 ) -> str | None:
-    """Return what an answer is about; None: VFIO need not be asked.
+    """Return the model, the type, the driver and its version; None: vfio-pci.
 
     vfio-pci itself answers ENOTTY for every device, and a question would reset it
-    (vfio_pci_ops in drivers/vfio/pci/vfio_pci.c has no migration).
+    (vfio_pci_ops in drivers/vfio/pci/vfio_pci.c has no migration). The version of a
+    driver without one of its own is that of the kernel.
 
     :param identity: of the function, or of the parent of a mediated device; None: a
         virtual parent.
@@ -37,13 +38,33 @@ def subject_of(
     if slot is None:
         if handle.driver == VFIO_PCI:
             return None
-        place, what = f"sys/bus/pci/drivers/{handle.driver}", f"{handle.vgpu_type}"
+        driver, what = handle.driver, f"{handle.vgpu_type}"
+        place = f"sys/bus/pci/drivers/{driver}"
     else:
         place, what = f"{_PARENTS}/{slot.type.parent}/driver", slot.type.name
-    release = read_text(os.path.join(root, "proc/sys/kernel/osrelease")) or ""
+        driver = link_name(os.path.join(root, place)) or ""
     module = link_name(os.path.join(root, place, "module")) or ""
+    version = _version(root, module) or _release(root)
     model = identity or (slot and slot.type.parent)
-    return " ".join((str(model), what, module, _version(root, module), release))
+    return f"{model} {what} {driver} {version}"
+
+
+def subject_of(
+    root: str, handle: AttachHandle, identity: PciIdentity | None
+) -> str | None:
+    """Return what an answer is about: a profile, and the release of the kernel."""
+    profile = profile_of(root, handle, identity)
+    return profile and f"{profile} on {_release(root)}"
+
+
+def subject_of_device(root: str, host: Host, device: Device) -> str | None:
+    """Return the subject of the first handle of a device; see :func:`subject_of`."""
+    for handle in device.handles[:1]:
+        identity = device.identity
+        if isinstance(handle.address, PciAddress):
+            identity = host.functions[handle.address].identity
+        return subject_of(root, handle, identity)
+    return None
 
 
 def supports(
@@ -53,22 +74,9 @@ def supports(
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    answers: dict[str, MigrationSupport] | None = None
-    found: list[MigrationSupport | None] = []
-    for device in devices:
-        identity = device.identity
-        for handle in device.handles[:1]:
-            if isinstance(handle.address, PciAddress):
-                identity = host.functions[handle.address].identity
-            if (subject := subject_of(root, handle, identity)) is None:
-                found.append(MigrationSupport())
-                continue
-            if answers is None:
-                answers = state_files.recorded_migrations(state_path)
-            found.append(answers.get(subject))
-        if not device.handles:
-            found.append(None)
-    return found
+    subjects = [subject_of_device(root, host, each) for each in devices]
+    answers = state_files.recorded_migrations(state_path) if any(subjects) else {}
+    return [answers.get(each) if each else MigrationSupport() for each in subjects]
 
 
 def published(device: Device, support: MigrationSupport | None) -> Device:
@@ -79,13 +87,12 @@ def published(device: Device, support: MigrationSupport | None) -> Device:
     return dataclasses.replace(device, traits=device.traits | {TRAIT})
 
 
-def subject_of_lease(root: str, lease: Lease) -> str | None:
-    """Return the subject of the device of a lease; see :func:`subject_of`."""
-    identity = lease.parent
+def identity_of(lease: Lease) -> PciIdentity | None:
+    """Return the identity of the function of a lease, or of its parent."""
     for each in lease.prior:
         if each.address == lease.address:
-            identity = each.identity
-    return subject_of(root, lease.handle, identity)
+            return each.identity
+    return lease.parent
 
 
 def unanswered(root: str, state_path: str, lease: Lease) -> str | None:
@@ -93,10 +100,14 @@ def unanswered(root: str, state_path: str, lease: Lease) -> str | None:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    subject = subject_of_lease(root, lease)
+    subject = subject_of(root, lease.handle, identity_of(lease))
     if subject and subject in state_files.recorded_migrations(state_path):
         return None
     return subject
+
+
+def _release(root: str) -> str:
+    return read_text(os.path.join(root, "proc/sys/kernel/osrelease")) or ""
 
 
 def _version(root: str, module: str) -> str:

@@ -20,7 +20,7 @@ it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova import exception as nova_exception
@@ -35,6 +35,11 @@ from os_acc.nova.servers import ServerAccelerators
 from os_acc.objects.api import InstanceDict, MigratingDevice
 
 _Error = nova_exception.MigrationPreCheckError
+#: Errors that refuse this target; any other one would put the server into ERROR.
+_REFUSALS = (
+    *(exception.OsAccError, nova_exception.NovaException),
+    *(KeyError, TypeError, ValueError),
+)
 
 
 class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
@@ -42,6 +47,7 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     _node: DeferredNode
     _servers: ServerAccelerators
+    _guest_definition: Callable[[str], tuple[GuestDevices, bool] | None]
 
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
@@ -82,10 +88,16 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return []
         try:
             if not self._node.attached({"uuid": instance.uuid}):
+                if self._requests_accelerators(instance):
+                    raise _Error(reason="no lease of its accelerators is recorded")
                 return []
             return self._node.ready().migration_source({"uuid": instance.uuid})
         except exception.OsAccError as error:
             raise _Error(reason=str(error)) from error
+
+    def _requests_accelerators(self, instance: Any) -> bool:
+        ready = self._node.ready()
+        return ready.requests_accelerators(instance.flavor.extra_specs)
 
     def check_source_migrate_data_at_dest(
         self,
@@ -106,8 +118,15 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
         last = super().check_source_migrate_data_at_dest
         data = last(ctxt, instance, migrate_data, migration, limits, allocs)
         if described:
-            devices = [json.loads(each) for each in described.values()]
-            self._take_over(ctxt, instance, data, allocs, devices)
+            try:
+                devices = [json.loads(each) for each in described.values()]
+                self._take_over(ctxt, instance, data, allocs, devices)
+            except BaseException as error:
+                # Nova has claimed its own vGPUs, and expects no failure any more.
+                self.instance_claimed_mdevs.pop(instance.uuid, None)
+                if isinstance(error, _REFUSALS):
+                    raise _Error(reason=str(error)) from error
+                raise
         return data
 
     def _take_over(
@@ -118,21 +137,23 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
         allocations: Any,
         devices: list[MigratingDevice],
     ) -> None:
+        guest = self._guest_definition(instance.uuid)
+        if guest is not None and guest[1]:
+            raise _Error(reason="a guest of the server runs on the target host")
         moved, info = _as_moved(instance)
-        # What an earlier attempt has left has no guest on this host.
+        # An earlier attempt may have left them.
         self._servers.release(instance)
         try:
             self._servers.attach(context, moved, info, allocations, restarts=True)
             found = self._node.ready().migration_pairs(info, devices)
-        except (exception.OsAccError, nova_exception.NovaException) as error:
-            self._servers.release(instance)
-            raise _Error(reason=str(error)) from error
+            functions = {at: to for at, to in found.items() if ":" in at}
+            ordered = _ordered({**data.pci_dev_map_src_dst, **functions})
         except BaseException:
             self._servers.release(instance)
             raise
-        functions = {at: to for at, to in found.items() if ":" in at}
-        data.target_mdevs |= {at: to for at, to in found.items() if ":" not in at}
-        data.pci_dev_map_src_dst = data.pci_dev_map_src_dst | functions
+        mdevs = {at: to for at, to in found.items() if ":" not in at}
+        data.target_mdevs = {**data.target_mdevs, **mdevs}
+        data.pci_dev_map_src_dst = ordered
 
     def pre_live_migration(
         self,
@@ -150,7 +171,8 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
         moved, info = _as_moved(instance)
         self._servers.renew(context, moved, info)
         ready = self._servers.guest_devices(instance)
-        if ready - GuestDevices(*_targets(migrate_data)):
+        is_lost = not ready and self._requests_accelerators(instance)
+        if is_lost or ready - GuestDevices(*_targets(migrate_data)):
             raise _Error(reason=f"the accelerators here are others by now: {ready}")
         first = context, instance, block_device_info, network_info
         return super().pre_live_migration(*first, disk_info, migrate_data)
@@ -163,6 +185,20 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
             super().post_live_migration_at_source(context, instance, network_info)
         finally:
             self._servers.release(instance)
+
+
+def _ordered(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Order pairs of addresses: Nova replaces one after the other in a definition.
+
+    :raises MigrationPreCheckError: devices of two groups have each other's addresses.
+    """
+    left, found = dict(pairs), dict[str, str]()
+    while left:
+        ready = [at for at, to in left.items() if to == at or to not in left]
+        if not ready:
+            raise _Error(reason=f"addresses are exchanged: {', '.join(sorted(left))}")
+        found |= {at: left.pop(at) for at in ready}
+    return found
 
 
 def _check_movable(devices: list[MigratingDevice]) -> None:

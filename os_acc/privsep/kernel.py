@@ -118,8 +118,10 @@ class Kernel:
         :raises OSError: EBUSY, a process holds the group; EPERM, it is not viable.
         """
         with self._vfio_device(group, name) as (_owner, device):
-            flags = _feature(device, _MIGRATION)
-            return flags, _feature(device, _MIG_DATA_SIZE) if flags else 0
+            flags, size = _feature(device, _MIGRATION), 0
+            with contextlib.suppress(OSError):
+                size = _feature(device, _MIG_DATA_SIZE) if flags else 0
+            return flags, size
 
     @contextlib.contextmanager
     def _vfio_device(self, group: int, name: str) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ from os_acc.objects.pci import (
     part_of_device,
 )
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
@@ -457,9 +457,9 @@ def migration(group: int, name: str) -> CallResult:
     """
     try:
         flags, size = kernel.current.migration(group, name)
-    except OSError:
+    except OSError as error:
         # The plug does not depend on it: the next one asks again.
-        return OK
+        return CallResult(Outcome.OK, error.errno or errno.EIO, "migration")
     return CallResult(
         Outcome.OK, 0, "migration", MigrationSupport(flags, size).encoded()
     )

@@ -211,11 +211,21 @@ def record_migration(state_path: str, subject: str, support: MigrationSupport) -
 
     :param subject: see :func:`os_acc.inventory.migration.subject_of`.
     """
-    name = hashlib.sha256(subject.encode()).hexdigest()[:32]
-    path = os.path.join(state_path, _MIGRATIONS, name)
+    path = _migration(state_path, subject)
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         replace(path, json.dumps([subject, support.encoded()]).encode())
+
+
+def forget_migration(state_path: str, subject: str) -> None:
+    """Remove an answer, so that VFIO is asked again."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_migration(state_path, subject))
+
+
+def _migration(state_path: str, subject: str) -> str:
+    name = hashlib.sha256(subject.encode()).hexdigest()[:32]
+    return os.path.join(state_path, _MIGRATIONS, name)
 
 
 def recorded_migrations(state_path: str) -> dict[str, MigrationSupport]:

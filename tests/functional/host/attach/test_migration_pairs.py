@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +15,11 @@ from os_acc.attach import migration
 from os_acc.objects.api import MigratingDevice
 from os_acc.plugins.mdev import MdevPlugin
 from os_acc.testing import TestHost, instance
-from tests.functional.host.attach.test_migration_support import MTTY, SLOT, VF
+from tests.functional.host.attach.test_migration_support import MTTY, RELEASE, SLOT
 from tests.functional.host.attach.test_migration_support import (
     host_of as host_of,  # a fixture
 )
+from tests.functional.host.attach.test_variant_drivers import AUTO, MLX5, VF
 
 
 def described(host: TestHost, number: int = 1) -> list[MigratingDevice]:
@@ -112,3 +115,44 @@ def test_a_plugin_that_fails_states_nothing(
     monkeypatch.setattr(MdevPlugin, "migration_profile", fail)
     with pytest.raises(exception.PluginFailed, match="no licence"):
         described(host)
+
+
+def test_a_description_of_another_release_is_rejected(
+    host_of: Callable[..., TestHost],
+) -> None:
+    host = host_of()
+    host.plug(2, SLOT)
+    with pytest.raises(exception.InvalidInput, match="describes no device"):
+        pairs(host, [{"address": "x"}])  # type: ignore[typeddict-item]
+
+
+def test_a_device_keeps_its_address_where_it_can(
+    host_of: Callable[..., TestHost],
+) -> None:
+    """Nova replaces one address after the other."""
+    host = host_of()
+    host.plug(1, VF)
+    (device,) = described(host)
+    host.plug(2, VF)
+    (other,) = described(host, 2)
+    host.unplug(1)
+    host.plug(2, VF, amount=1)
+    host.unplug(2)
+    host.plug(2, VF, amount=2)
+    found = pairs(host, [other, device])
+    assert found == {each["address"]: each["address"] for each in (device, other)}
+
+
+def test_another_kernel_with_the_same_driver_is_equal(
+    host_of: Callable[..., TestHost],
+) -> None:
+    host = host_of((7, 4096), AUTO.replace("auto", MLX5), MTTY)
+    place = Path(host.root, "sys/module/mlx5_vfio_pci")
+    os.makedirs(place)
+    (place / "version").write_text("1.0\n")
+    Path(host.root, "sys/bus/pci/drivers", MLX5, "module").symlink_to(place)
+    host.plug(1, VF)
+    devices = described(host)
+    Path(host.root, RELEASE).write_text("7.0.0\n")
+    host.plug(2, VF)
+    assert len(pairs(host, devices)) == 1
