@@ -274,6 +274,8 @@ def test_the_conductor_fails_after_the_checks(
     if not again:
         check_stayed(pair, server, is_told=False)
         return
+    # Nova puts the server into ERROR.
+    pair.nova.reset_state(server)
     pair.nova.live_migrate(server)
     check_moved(pair, server)
 
