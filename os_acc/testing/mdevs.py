@@ -74,7 +74,7 @@ def create(tree: Transaction, place: str, text: str) -> None:
     directory = f"{functions.GROUPS}/{group}"
     tree.link(f"{directory}/devices/{uuid}", path)
     tree.link(f"{path}/iommu_group", directory)
-    tree.put(f"dev/vfio/{group}", "", 0o600)
+    vfio.show_group(tree, group)
     vfio.show(tree, path)
     _count(tree, name)
 
@@ -134,7 +134,7 @@ def _drop(tree: Transaction, uuid: str) -> None:
     tree.drop(f"{kind}/devices/{uuid}")
     tree.drop(f"{MDEVS}/{uuid}")
     tree.drop(f"{functions.GROUPS}/{group}")
-    tree.drop(f"dev/vfio/{group}")
+    vfio.hide_group(tree, group)
     vfio.hide(tree, path)
     tree.drop(path)
 
