@@ -56,7 +56,7 @@ def unregister(tree: Transaction, address: str) -> None:
 
 def show_group(tree: Transaction, group: object) -> None:
     """Add the node of an IOMMU group, on a kernel that has such nodes."""
-    if tree.exists(_GROUPS) and not tree.exists(f"dev/vfio/{group}"):
+    if has_groups(tree) and not tree.exists(f"dev/vfio/{group}"):
         tree.put(f"dev/vfio/{group}", "", 0o600)
         tree.put(f"{_CLASS}/{group}/dev", f"511:{group}\n")
         tree.link(f"{_GROUPS}/{group}", f"{_CLASS}/{group}")
@@ -91,7 +91,22 @@ def hide(tree: Transaction, place: str) -> None:
     for name in tree.list(f"{place}/vfio-dev"):
         tree.drop(f"{_DEVICES}/{name}")
         tree.drop(f"dev/{_NODES}/{name}")
+        holders.mark_deleted(tree, f"/dev/{_NODES}/{name}")
     tree.drop(f"{place}/vfio-dev")
+
+
+def leave(tree: Transaction, place: str) -> None:
+    """Begin as vfio_unregister_group_dev(), which may then wait for a holder.
+
+    From Linux 6.6 on, which has iommufd, the VFIO device goes first.
+    """
+    if has_iommufd(tree):
+        hide(tree, place)
+
+
+def has_groups(tree: Transaction) -> bool:
+    """Return whether VFIO makes character devices of IOMMU groups."""
+    return tree.exists(_GROUPS)
 
 
 def has_iommufd(tree: Transaction) -> bool:
