@@ -165,6 +165,14 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         "whose image has the property os_acc_golden=true. The snapshot may depend on a "
         "state of the other server's accelerators.",
     ),
+    cfg.BoolOpt(
+        "iommufd",
+        default=False,
+        help="Whether guests get PCI functions of os_acc through iommufd instead of "
+        "their IOMMU groups, as guests with encrypted memory have to. It needs libvirt "
+        "12.1, and a kernel with CONFIG_VFIO_DEVICE_CDEV. libvirt has no iommufd for "
+        "mediated devices.",
+    ),
 )
 
 SCHEDULER = cfg.OptGroup(

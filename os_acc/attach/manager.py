@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -95,6 +96,7 @@ class Manager:
         vfs: sriov.VfMaker,
     ) -> None:
         self.root = services.root
+        self.cdev = functools.partial(vfio.cdev, services.root)
         self.settings = settings
         self.plugins = services.plugins
         self.store = services.store
@@ -143,7 +145,7 @@ class Manager:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._attach(instance, selection, request, deadline)
-        return [serialize.accelerator(lease) for lease in leases]
+        return [serialize.accelerator(lease, self.cdev) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
@@ -285,7 +287,7 @@ class Manager:
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         consumer = None if instance_info is None else instance_uuid(instance_info)
-        return serialize.by_consumer(self.store.leases(consumer))
+        return serialize.by_consumer(self.store.leases(consumer), self.cdev)
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
         """Scan the host; return the devices that it offers now."""

@@ -304,17 +304,22 @@ def check_driven(root: str, lease: Lease) -> None:
 def check_viable(root: str, lease: Lease) -> None:
     """Check that VFIO lets a guest open the lease's IOMMU group.
 
-    :raises HostStepFailed: the group has no device node, or a member's driver
-        keeps it from being viable.
+    The group has a node, or the device has one for iommufd.
+
+    :raises HostStepFailed: there is no device node, or a member's driver keeps the
+        group from being viable.
     """
     number = lease.handle.iommu_group
     if lease.slot is not None:
         created = mdev.read_mdev(root, lease.uuid)
         number = created.iommu_group if created else None
     node = os.path.join(root, "dev/vfio", str(number))
-    if number is None or not os.path.exists(node):
+    name = str(lease.address) if lease.slot is None else lease.uuid
+    has_group = number is not None and os.path.exists(node)
+    if not has_group and vfio.cdev(root, name) is None:
         raise exception.HostStepFailed(
-            f"{lease.address} is ready for VFIO, but {node} does not exist",
+            f"{lease.address} is ready for VFIO, but {node} does not exist, nor a node "
+            "of it in /dev/vfio/devices",
             address=str(lease.address),
         )
     if lease.slot is not None:

@@ -179,6 +179,26 @@ def nodes(root: str) -> frozenset[str]:
     return frozenset(names(os.path.join(root, "dev/vfio")))
 
 
+def cdev(root: str, name: str) -> str | None:
+    """Return the node through which iommufd opens a device; None: it has none.
+
+    Documentation/ABI/testing/sysfs-devices-vfio-dev. The kernel has the attribute
+    ``dev`` with CONFIG_VFIO_DEVICE_CDEV only (Documentation/driver-api/vfio.rst, "VFIO
+    Device cdev"). Each bind to a driver gives the device another number.
+
+    :param name: of a function, or the UUID of a mediated device.
+    """
+    place = f"{root}/sys/bus/{'pci' if ':' in name else 'mdev'}/devices/{name}"
+    try:
+        (device,) = os.listdir(f"{place}/{_OFFERED}")
+        os.stat(f"{place}/{_OFFERED}/{device}/dev")
+        os.stat(f"{root}/dev/vfio/devices/{device}")
+    except (OSError, ValueError):
+        # Also of a device that leaves the host at this moment.
+        return None
+    return f"/dev/vfio/devices/{device}"
+
+
 def denylisted(root: str, function: PciFunction) -> bool:
     """Return whether vfio-pci rejects this device for its errata.
 

@@ -46,6 +46,8 @@ LOG = log.getLogger(__name__)
 class LibvirtDriver(MigratingDriver):
     """Nova's libvirt driver; servers get accelerators of this host."""
 
+    _iommufd = False
+
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
         self._restarts = servers.Restarts()
@@ -59,7 +61,7 @@ class LibvirtDriver(MigratingDriver):
 
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
             Nova's options name a device that os_acc has leased, or this release of
-            Nova lacks a method that the driver needs.
+            Nova lacks a method that the driver needs, or libvirt lacks iommufd.
         """
         hooks.check(LibvirtDriver, driver.LibvirtDriver)
         LOG.info(
@@ -70,11 +72,20 @@ class LibvirtDriver(MigratingDriver):
         super().init_host(host)
         self._service_host = host
         settings = DriverSettings.load(CONF)
+        self._iommufd = settings.iommufd
+        oldest = guest_devices.LIBVIRT_WITH_IOMMUFD
+        if settings.iommufd and not self._host.has_min_version(lv_ver=oldest):
+            raise exception.InvalidConfiguration(
+                "[os_acc_driver] iommufd is set, and libvirt is older than 12.1",
+                hint="upgrade libvirt, or remove the option",
+            )
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
         self._allocations = ServerAllocations(lambda: self.virtapi.reportclient)
-        self._servers = servers.ServerAccelerators(self._node, self._allocations)
+        self._servers = servers.ServerAccelerators(
+            self._node, self._allocations, settings.iommufd
+        )
         self._reconciler = reconciliation.LeaseReconciler(
             self._node, self._allocations, self._guest_definition, host
         )
@@ -261,7 +272,8 @@ class LibvirtDriver(MigratingDriver):
     def _guest_add_accel_pci_devices(self, guest: Any, accel_info: Any) -> None:
         """Leave functions alone that keep another VFIO driver than vfio-pci.
 
-        As managed devices, libvirt would bind them to vfio-pci.
+        As managed devices, libvirt would bind them to vfio-pci. Nova has no word for
+        iommufd.
         """
         count = len(guest.devices)
         super()._guest_add_accel_pci_devices(guest, accel_info)
@@ -269,6 +281,8 @@ class LibvirtDriver(MigratingDriver):
         for device, entry in zip(added, accel_info, strict=True):
             if "vfio_driver" in entry:
                 device.managed = "no"
+        if self._iommufd:
+            guest.devices[count:] = map(guest_devices.through_iommufd, added)
 
     # -- a guest that starts again ------------------------------------------------
 

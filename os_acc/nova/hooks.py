@@ -36,7 +36,7 @@ PRIVATE: Final = (
 OF_GUEST: Final = (
     *("attach_device", "detach_device", "get_config", "is_active", "poweroff"),
 )
-OF_HOST: Final = ("get_guest", "get_hostname", "list_guests")
+OF_HOST: Final = ("get_guest", "get_hostname", "has_min_version", "list_guests")
 
 
 def check(ours: type, novas: type) -> None:

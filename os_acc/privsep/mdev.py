@@ -144,6 +144,15 @@ def group(uuid: str) -> int | None:
     return pci_functions.group_of(directory(uuid))
 
 
+def probe(uuid: str) -> int:
+    """Answer as :func:`.pci_functions.probe_group` for a mediated device."""
+    if (number := group(uuid)) is not None:
+        return pci_functions.probe_group(number)
+    # Without CONFIG_VFIO_GROUP it has no group (vfio_device_set_group() in
+    # drivers/vfio/vfio.h).
+    return pci_functions.probe_devices([uuid])
+
+
 def _create(call: SlotRequest) -> CallResult:
     check_claim(call.slot, call.lease)
     kind, found = call.slot.type, _type_of(call.lease)
@@ -165,8 +174,9 @@ def _create(call: SlotRequest) -> CallResult:
 
 
 def _created(call: SlotRequest) -> CallResult:
-    number = group(call.lease) if call.asks_migration else None
-    return OK if number is None else pci_functions.migration(number, call.lease)
+    if not call.asks_migration:
+        return OK
+    return pci_functions.migration(group(call.lease), call.lease)
 
 
 def _remove(call: RemoveRequest) -> CallResult:
@@ -203,9 +213,8 @@ def _repair(call: SlotRequest) -> CallResult:
 
 
 def _remove_existing(uuid: str) -> None:
-    number = group(uuid)
     # The removal of an open mediated device waits until it is closed.
-    if number is not None and kernel.current.probe_vfio_group(number) == errno.EBUSY:
+    if probe(uuid) == errno.EBUSY:
         raise CallRefused(Outcome.IN_USE, errno.EBUSY, "remove")
     kernel.current.write(os.path.join(directory(uuid), "remove"), "1")
     if (found := _type_of(uuid)) is not None:

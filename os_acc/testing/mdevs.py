@@ -69,12 +69,14 @@ def create(tree: Transaction, place: str, text: str) -> None:
     tree.put(f"{path}/remove", "", 0o200)
     tree.link(f"{MDEVS}/{uuid}", path)
     tree.link(f"{types}/{kind}/devices/{uuid}", path)
-    # vfio_register_emulated_iommu_dev(): a group that no IOMMU isolates.
-    group = next(functions.numbers(tree) or iter(()), 0)
-    directory = f"{functions.GROUPS}/{group}"
-    tree.link(f"{directory}/devices/{uuid}", path)
-    tree.link(f"{path}/iommu_group", directory)
-    tree.put(f"dev/vfio/{group}", "", 0o600)
+    # vfio_register_emulated_iommu_dev(): a group that no IOMMU isolates; none without
+    # CONFIG_VFIO_GROUP.
+    if vfio.has_groups(tree):
+        group = next(functions.numbers(tree) or iter(()), 0)
+        directory = f"{functions.GROUPS}/{group}"
+        tree.link(f"{directory}/devices/{uuid}", path)
+        tree.link(f"{path}/iommu_group", directory)
+        vfio.show_group(tree, group)
     vfio.show(tree, path)
     _count(tree, name)
 
@@ -126,15 +128,16 @@ def forget(tree: Transaction) -> None:
 
 
 def _drop(tree: Transaction, uuid: str) -> None:
+    path = tree.follow(f"{MDEVS}/{uuid}") or ""
+    vfio.leave(tree, path)
     if holders.holds(tree, uuid):
         raise holders.Blocked
-    path = tree.follow(f"{MDEVS}/{uuid}") or ""
     kind = tree.follow(f"{path}/mdev_type")
-    group = (tree.follow(f"{path}/iommu_group") or "").rpartition("/")[2]
     tree.drop(f"{kind}/devices/{uuid}")
     tree.drop(f"{MDEVS}/{uuid}")
-    tree.drop(f"{functions.GROUPS}/{group}")
-    tree.drop(f"dev/vfio/{group}")
+    if (directory := tree.follow(f"{path}/iommu_group")) is not None:
+        tree.drop(directory)
+        vfio.hide_group(tree, directory.rpartition("/")[2])
     vfio.hide(tree, path)
     tree.drop(path)
 

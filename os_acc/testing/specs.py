@@ -399,6 +399,9 @@ class HostSpec:
         and there are one CPU and 64 GiB.
     :ivar iommu: whether the IOMMU is on.
     :ivar vfio: whether vfio-pci is loaded.
+    :ivar vfio_cdev: whether VFIO makes a character device of each device, for iommufd
+        (CONFIG_VFIO_DEVICE_CDEV).
+    :ivar vfio_groups: whether it makes one of each IOMMU group (CONFIG_VFIO_GROUP).
     :ivar denylist: the functions that vfio-pci denies.
     :ivar disable_denylist: vfio-pci's parameter of that name.
     :ivar mounts: lines of ``/proc/mounts``.
@@ -412,6 +415,8 @@ class HostSpec:
     nodes: tuple[NodeSpec, ...] = (NodeSpec("0-7"), NodeSpec("8-15", socket=1))
     iommu: bool = True
     vfio: bool = True
+    vfio_cdev: bool = False
+    vfio_groups: bool = True
     denylist: tuple[Ids, ...] = DENYLIST
     disable_denylist: bool = False
     mounts: tuple[str, ...] = ("/dev/sda1 / ext4 rw,relatime 0 0",)

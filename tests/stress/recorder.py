@@ -226,3 +226,7 @@ class _Watched(FakeKernel):
     def probe_vfio_group(self, group: int) -> int:
         with self._recorder.quiet():
             return super().probe_vfio_group(group)
+
+    def probe_vfio_device(self, name: str) -> int:
+        with self._recorder.quiet():
+            return super().probe_vfio_device(name)
