@@ -8,7 +8,6 @@ two share. samples/vfio-mdev/mdpy.c: the core counts four mediated devices of an
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -32,8 +31,9 @@ from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 from tests.behaviour.scenarios.common import flavor, instance, unplug  # noqa: E402
 
+from . import samples  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
-from .kernel_modules import MDPY, MTTY, SAMPLES  # noqa: E402
+from .kernel_modules import MDPY, MTTY  # noqa: E402
 from .machine import Machine  # noqa: E402
 
 pytestmark = pytest.mark.family("Mediated device")
@@ -269,23 +269,12 @@ JOBS: tuple[Job, ...] = (
 )
 
 
-@contextlib.contextmanager
-def _samples(root_side: RootSide) -> Iterator[None]:
-    # vfio is loaded; the samples need the bus of mediated devices.
-    subprocess.run(["modprobe", "--all", "mdev", "vfio_iommu_type1"], check=True)
-    for name in SAMPLES:
-        root_side.load(name, True)
-    yield
-    for name in SAMPLES:
-        root_side.load(name, False)
-
-
 @pytest.fixture(scope="module")
 def process(
     the_machine: Machine, ordinary_user: OrdinaryUser, vm_user: OrdinaryUser
 ) -> Iterator[OrdinaryProcess]:
     root_side = RootSide(the_machine, vm_user)
-    with _samples(root_side):
+    with samples.loaded():
         process = OrdinaryProcess(ordinary_user, root_side, JOBS, spares=STEPS)
         yield process
         process.close()
