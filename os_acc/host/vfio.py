@@ -184,7 +184,7 @@ def cdev(root: str, name: str) -> str | None:
 
     Documentation/ABI/testing/sysfs-devices-vfio-dev. The kernel has the attribute
     ``dev`` with CONFIG_VFIO_DEVICE_CDEV only (Documentation/driver-api/vfio.rst, "VFIO
-    Device cdev"). Each bind to a driver gives the device another number.
+    Device cdev"). A bind to a driver may give the device another number.
 
     :param name: of a function, or the UUID of a mediated device.
     """

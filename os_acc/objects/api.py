@@ -112,8 +112,8 @@ class AcceleratorEntry(TypedDict):
         it is vfio-pci. Attach such a function with ``managed='no'``: libvirt would bind
         it to vfio-pci otherwise.
     :ivar vfio_cdev: the node with which a monitor opens the device through iommufd,
-        ``/dev/vfio/devices/vfioN``, as sysfs shows it now: each bind to a VFIO driver
-        gives it another number (Documentation/driver-api/vfio.rst, "VFIO Device cdev";
+        ``/dev/vfio/devices/vfioN``, as sysfs shows it now: a bind to a VFIO driver may
+        give it another number (Documentation/driver-api/vfio.rst, "VFIO Device cdev";
         Documentation/ABI/testing/sysfs-devices-vfio-dev). Absent on a kernel without
         CONFIG_VFIO_DEVICE_CDEV, while the device is on no VFIO driver, and in the
         entries of :func:`os_acc.recorded`.
