@@ -27,7 +27,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel, mdev, pci_functions, request
+from os_acc.privsep import kernel, mdev, pci_functions, record, request
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
@@ -66,7 +66,9 @@ def holders(call: HoldersRequest) -> Holders:
     try:
         for address in call.addresses:
             nodes.update(_device_nodes(pci_functions.directory(address)))
-            nodes.update(_leaving_nodes(pci_functions.directory(address)))
+            # Any other function without a driver may just be free.
+            if record.exists(address):
+                nodes.update(_leaving_nodes(pci_functions.directory(address)))
             nodes.update(_multipath_nodes(address))
             nodes.update(_nvidia_nodes(address))
         return _holders(nodes, map(pci_functions.group, call.addresses))
