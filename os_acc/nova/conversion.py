@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from nova.virt import hardware
-
 from os_acc import exception
 from os_acc.numa import policies
 from os_acc.objects.api import (
@@ -91,6 +89,9 @@ def may_request_accelerators(flavor: Any) -> bool:
 
 def memory_encryption(instance: Any) -> str:
     """Return the model of a guest's memory encryption (SEV, TDX); '' for none."""
+    # The rest of this module needs no Nova.
+    from nova.virt import hardware
+
     found = hardware.get_mem_encryption_constraint(instance.flavor, instance.image_meta)
     # Before Nova 33 the answer is True, for SEV.
     return str(getattr(found, "model", "amd-sev")) if found else ""
