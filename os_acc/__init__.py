@@ -218,7 +218,7 @@ def migration_pairs(
 
     :param devices: those of :func:`migration_source`, at the source.
     :returns: the addresses at the target, by those at the source.
-    :raises InvalidInput: ``uuid`` is missing or invalid.
+    :raises InvalidInput: ``uuid`` or the devices are invalid.
     :raises NoDeviceAvailable: no device of the instance here can take over one of the
         source; states why.
     :raises PluginFailed: a plugin does not state what it is.

@@ -45,8 +45,7 @@ def pairs(
     """See :func:`os_acc.migration_pairs`."""
     answers = state_files.recorded_migrations(manager.settings.state_path)
     free, found = _leases(manager, instance_info), dict[str, str]()
-    for each in devices:
-        _check(each)
+    _check(devices)
     # Nova replaces one address after the other: a device of the target that has the
     # address of one at the source takes over that one.
     own = {_address(lease) for lease in free}
@@ -58,8 +57,9 @@ def pairs(
         if lease is None:
             why = "; ".join(f"{e.address} {reasons[e]}" for e in fitting)
             raise exception.NoDeviceAvailable(
-                f"no device of request group {each['request_group']!r} can take over "
-                f"{each['address']}: {why or 'none is allocated'}",
+                f"no device of request group {exception.show(each['request_group'])} "
+                f"can take over {exception.show(each['address'])}: "
+                f"{why or 'none is allocated'}",
                 hint="live migration needs equal devices, drivers and plugins at both "
                 "ends",
             )
@@ -73,16 +73,19 @@ def pairs(
     return found
 
 
-def _check(device: object) -> None:
-    """Check the description of a device, which another release may have made.
+def _check(devices: object) -> None:
+    """Check the descriptions of devices, which another release may have made.
 
-    :raises InvalidInput: a key is missing, or has another type.
+    :raises InvalidInput: no list, or a description lacks a key or has another type.
     """
     names = ("address", "request_group", "profile")
-    if isinstance(device, dict) and all(type(device.get(e)) is str for e in names):
+    if isinstance(devices, list | tuple) and all(
+        isinstance(each, dict) and all(type(each.get(e)) is str for e in names)
+        for each in devices
+    ):
         return
     raise exception.InvalidInput(
-        f"{exception.show(device)} describes no device of a live migration",
+        f"{exception.show(devices)} describes no devices of a live migration",
         hint="both hosts need the same release of os_acc",
     )
 
@@ -139,7 +142,8 @@ def _why_not_to(
         accepts = plugin.accepts_migration
         profiles = device["profile"], own
         is_accepted = manager.plugins.call(plugin, _PATIENCE, accepts, *profiles)
-    return "" if is_accepted else f"is {own!r}, and the source {device['profile']!r}"
+    wanted = exception.show(device["profile"])
+    return "" if is_accepted else f"is {own!r}, and the source {wanted}"
 
 
 def _profile(manager: Manager, lease: Lease) -> str:
