@@ -17,7 +17,7 @@ from __future__ import annotations
 import typing
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from oslo_config import cfg
@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
         AcceleratorEntry,
         HostInfo,
         InstanceDict,
+        MigratingDevice,
         ProviderEntry,
         SyncReport,
     )
@@ -38,6 +39,8 @@ __all__ = [
     "held_seconds",
     "host_info",
     "initialize",
+    "migration_pairs",
+    "migration_source",
     "owns_any",
     "plug",
     "providers",
@@ -195,6 +198,32 @@ def rekey(consumer: str, new_consumer: str) -> int:
     :raises Conflict: the new consumer has leases already.
     """
     return _node().rekey(consumer, new_consumer)
+
+
+def migration_source(instance_info: InstanceDict) -> list[MigratingDevice]:
+    """Return the devices of an instance that is about to be migrated live.
+
+    :param instance_info: the instance; only ``uuid`` is read.
+    :returns: each device, with the reason if it cannot be migrated.
+    :raises InvalidInput: ``uuid`` is missing or invalid.
+    :raises PluginFailed: a plugin does not state what the target has to equal.
+    """
+    return _node().migration_source(instance_info)
+
+
+def migration_pairs(
+    instance_info: InstanceDict, devices: Sequence[MigratingDevice]
+) -> dict[str, str]:
+    """Pair the devices of the source with those that the target has plugged.
+
+    :param devices: those of :func:`migration_source`, at the source.
+    :returns: the addresses at the target, by those at the source.
+    :raises InvalidInput: ``uuid`` or the devices are invalid.
+    :raises NoDeviceAvailable: no device of the instance here can take over one of the
+        source; states why.
+    :raises PluginFailed: a plugin does not state what it is.
+    """
+    return _node().migration_pairs(instance_info, devices)
 
 
 def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:

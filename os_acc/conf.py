@@ -40,8 +40,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "device_spec: one JSON object, or a list of objects, per value. "
         "In addition to Nova's keys, it accepts resource_class, traits, num_vfs, "
         "prebound, allow_no_reset, allow_no_erase, numa_policy, mdev_types and "
-        "trust_guest_contents; any other key is an error. By default, os_acc manages "
-        "no device.",
+        "trust_guest_contents, live_migratable; any other key is an error. By default, "
+        "os_acc manages no device.",
     ),
     cfg.StrOpt(
         "helper_command",
@@ -164,6 +164,14 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         help="Whether a server with accelerators may boot the snapshot of another one "
         "whose image has the property os_acc_golden=true. The snapshot may depend on a "
         "state of the other server's accelerators.",
+    ),
+    cfg.BoolOpt(
+        "iommufd",
+        default=False,
+        help="Whether guests get PCI functions of os_acc through iommufd instead of "
+        "their IOMMU groups, as guests with encrypted memory have to. It needs libvirt "
+        "12.1, and a kernel with CONFIG_VFIO_DEVICE_CDEV. libvirt has no iommufd for "
+        "mediated devices.",
     ),
 )
 

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from os_acc.attach import serialize
+from os_acc.attach import migration, serialize
 from os_acc.attach.manager import Manager
 from os_acc.objects.api import (
     AcceleratorEntry,
     HostInfo,
     InstanceDict,
+    MigratingDevice,
     ProviderEntry,
     SyncReport,
 )
@@ -68,6 +69,16 @@ class Node:
     ) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         return self._manager().attached(instance_info)
+
+    def migration_source(self, instance_info: InstanceDict) -> list[MigratingDevice]:
+        """See :func:`os_acc.migration_source`."""
+        return migration.source(self._manager(), instance_info)
+
+    def migration_pairs(
+        self, instance_info: InstanceDict, devices: Sequence[MigratingDevice]
+    ) -> dict[str, str]:
+        """See :func:`os_acc.migration_pairs`."""
+        return migration.pairs(self._manager(), instance_info, devices)
 
     def providers(self) -> list[ProviderEntry]:
         """See :func:`os_acc.providers`."""

@@ -46,11 +46,15 @@ def blocks(page: str, kind: str) -> list[str]:
     return [re.sub("(?m)^   ", "", each) for each in found]
 
 
-def commands(page: str) -> list[list[str]]:
-    """Return the words of each command of a page, without its prompt."""
+def lines(page: str) -> list[str]:
+    """Return each command of a page, without its prompt."""
     text = "\n".join(blocks(page, "console")).replace("\\\n", " ")
-    lines = re.findall(r"(?m)^[#$] (.+)$", text)
-    return [shlex.split(each) for each in lines]
+    return re.findall(r"(?m)^[#$] (.+)$", text)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words of each command of a page."""
+    return [shlex.split(each) for each in lines(page)]
 
 
 def flavor(page: str) -> dict[str, str]:

@@ -261,7 +261,7 @@ def rows() -> Iterator[Row]:
     yield Row("files entered by a plug", 101, 55, len(plug.entered), _ENTERED)
     yield Row("frames from plug to the write", 27, 17, plug.frames, _FRAMES)
     yield Row("Python calls of a plug", 3_502, 1_751, plug.calls, _CALLS)
-    yield Row("Python calls of a confirmation", 647, 323, confirm.calls, _RECORD)
+    yield Row("Python calls of a confirmation", 647, 323, confirm.calls)
     yield Row("Python calls of an unplug", 740, 370, unplug.calls, _RELEASE)
     yield Row("files opened by a plug", 257, 130, plug.opened)
     yield Row("store, plug: reads", 4, 1, plug.reads)
@@ -301,7 +301,6 @@ _FRAMES: Final = (
     " child process, job, step, write"
 )
 _CALLS: Final = "a new scan reads nine functions and compares them with every lease"
-_RECORD: Final = "137 read and verify the record, 70 the request; 69 compare the device"
 _RELEASE: Final = (
     "332 for two durable commits with locks and row digests, 129 for root's checks"
 )

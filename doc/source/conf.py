@@ -12,6 +12,9 @@ version = release = metadata.version("os-acc")
 
 extensions = [
     "figures",
+    "long_names",
+    "unreleased",
+    "cliff.sphinxext",
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",
     "oslo_config.sphinxext",
@@ -34,3 +37,14 @@ sample_config_basename = "_static/os-acc"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
+
+man_pages = [("reference/os-acc", "os-acc", "accelerators of a compute node", [], 1)]
+# Each command that prints a list or an object has these; the page says so once.
+autoprogram_cliff_ignored = [
+    "--help",
+    *("--format", "--column", "--quote", "--noindent", "--variable", "--prefix"),
+    *("--max-width", "--fit-width", "--print-empty"),
+    *("--sort-column", "--sort-ascending", "--sort-descending"),
+]
+# A help text has options: no dash instead of --.
+smartquotes_action = "qe"

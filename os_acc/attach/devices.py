@@ -7,7 +7,8 @@ Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from oslo_log import log
 
@@ -15,8 +16,12 @@ from os_acc import deadlines, exception
 from os_acc.attach import Services, device_state, erasure, plugin_steps, verification
 from os_acc.helper import client
 from os_acc.host import mdev
+from os_acc.inventory import migration
 from os_acc.objects.lease import Action, Lease, LeaseState, latest
 from os_acc.objects.mdev import MdevType
+from os_acc.objects.migration import MigrationSupport
+from os_acc.privsep.outcome import CallResult
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -94,15 +99,43 @@ class Devices:
         return self._eraser.numbered(lease, deadline)
 
     def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
-        for _ in leases:
+        asked = self._unanswered(leases)
+        for attempt in range(len(leases) + 1):
             try:
-                self._helper.take(leases, deadline)
+                answers = self._helper.take(leases, deadline, asked) if leases else ()
+                self._note(asked, leases, answers)
                 return leases
             except client.EpochRefused as error:
+                if attempt == len(leases):
+                    raise
                 leases = self.accepted(leases, error, deadline)
-        if leases:
-            self._helper.take(leases, deadline)
         return leases
+
+    def _unanswered(self, leases: Iterable[Lease]) -> dict[str, str]:
+        """Return the subjects about which VFIO is to be asked, by UUID of the lease."""
+        place = self._root, self._services.state_path
+        found = {each.uuid: migration.unanswered(*place, each) for each in leases}
+        return {uuid: subject for uuid, subject in found.items() if subject}
+
+    def _note(
+        self,
+        asked: Mapping[str, str],
+        leases: Iterable[Lease],
+        answers: Iterable[CallResult],
+    ) -> None:
+        """Record what VFIO has answered about migration."""
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer.step != "migration":
+                continue
+            if answer.errno:
+                why = os.strerror(answer.errno)
+                LOG.warning(
+                    "VFIO does not say whether it migrates %s: %s", lease.address, why
+                )
+                continue
+            support = MigrationSupport.parse(answer.observed)
+            path = self._services.state_path
+            state_files.record_migration(path, asked[lease.uuid], support)
 
     def _create(self, lease: Lease, deadline: float) -> None:
         """Create the mediated device of a lease.
@@ -113,8 +146,11 @@ class Devices:
         """
         slot = lease.slot
         assert slot is not None
+        asked = self._unanswered([lease])
         try:
-            self._helper.create_mdev(lease, slot, deadline)
+            asks = bool(asked)
+            answer = self._helper.create_mdev(lease, slot, deadline, asks=asks)
+            self._note(asked, [lease], [answer])
         except exception.HostStepFailed as error:
             is_refused = error.reason is exception.StepReason.REFUSED
             if not is_refused or _has_capacity(self._root, slot.type):
@@ -215,7 +251,7 @@ class Devices:
         if lease.slot is None:
             self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
         else:
-            self._helper.forget_mdev(lease, lease.slot, deadline)
+            self._helper.remove_mdev(lease, lease.slot, deadline, is_removed=True)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
         """Return whether programming may have left a host's card between drivers."""

@@ -101,7 +101,6 @@ class Lifecycle:
         try:
             verification.check_unchanged(self._root, intents, deadline)
             device_state.check_new(self._root, intents, recorded.leases)
-            verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)
             raise
@@ -205,7 +204,8 @@ class Lifecycle:
         verification.check_unused(
             self._root, [each for each in idle if each.is_the_guests]
         )
-        verification.check_leases_answer(self._root, idle, deadline)
+        powered = verification.places(idle)
+        verification.read_prior(self._root, (), deadline, powered)
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -95,6 +96,7 @@ class Manager:
         vfs: sriov.VfMaker,
     ) -> None:
         self.root = services.root
+        self.cdev = functools.partial(vfio.cdev, services.root)
         self.settings = settings
         self.plugins = services.plugins
         self.store = services.store
@@ -143,7 +145,7 @@ class Manager:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._attach(instance, selection, request, deadline)
-        return [serialize.accelerator(lease) for lease in leases]
+        return [serialize.accelerator(lease, self.cdev) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
@@ -285,7 +287,7 @@ class Manager:
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         consumer = None if instance_info is None else instance_uuid(instance_info)
-        return serialize.by_consumer(self.store.leases(consumer))
+        return serialize.by_consumer(self.store.leases(consumer), self.cdev)
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
         """Scan the host; return the devices that it offers now."""
@@ -360,11 +362,8 @@ class Manager:
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
             # 1. Read the store, and settle what a crash has left of the consumer.
-            read = None if selection is None else self.catalog.read(deadline)
-            of = read[1].of_consumer if read else self.store.until(deadline).leases
-            leases = of(instance.uuid)
+            leases, read = self.catalog.read(instance.uuid, deadline)
             held = self.recovery.settled(instance.uuid, leases, deadline)
-            is_current = not any(lease.is_unfinished for lease in leases)
             # 2. Confirm the leases that serve the request, without a scan of the host.
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)
@@ -373,7 +372,7 @@ class Manager:
             if held and self._confirmer.match(held, request, selection):
                 return self._confirmer.confirm(instance, policies, held, deadline)
             # 3. Scan the host. Another process may have recorded providers since.
-            inventory = self.catalog.look(deadline, read if is_current else None)
+            inventory = self.catalog.look(deadline, read)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.

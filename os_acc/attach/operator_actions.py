@@ -35,6 +35,9 @@ from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
+_RELEASE_FAILED = (
+    "repair the cause, then release it again; with --force only its lease is deleted"
+)
 _NOTHING: Mapping[PciAddress, str] = MappingProxyType({})
 #: The policies of the lost lease are unknown, and its guest may have been started with
 #: this device: without a policy of the guest's own, it may start again.
@@ -264,6 +267,7 @@ def _release(
             manager.catalog.reconciler.invalidate()
             manager.catalog.reconciler.recorded_state(store, deadline)
         if not force:
+            error.hint = "; ".join(filter(None, (error.hint, _RELEASE_FAILED)))
             raise error
 
 

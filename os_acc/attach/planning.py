@@ -222,8 +222,7 @@ class LeasePlanner:
         functions = [
             each for each in selected.handle.members if isinstance(each, PciAddress)
         ]
-        verification.check_answers(self.root, functions, deadline)
-        prior = verification.read_prior(self.root, functions, deadline)
+        prior = verification.read_prior(self.root, functions, deadline, functions)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(self.root, prior, inventory.prebound)
         to_erase = selected.provider.device.erasure is Erasure.PLUGIN

@@ -302,8 +302,11 @@ def _for_lease(plugins: Plugins, steps: PluginSteps, method: str) -> Any:
     plugin = _plugin_of(plugins, steps.holder)
     if plugin is None:
         return None
-    handle = dataclasses.replace(steps.holder.handle, members=steps.holder.members)
     function = getattr(plugin, method)
+    inherited = (base.PluginBase.prepare, base.PluginBase.release)
+    if getattr(function, "__func__", None) in inherited:
+        return None
+    handle = dataclasses.replace(steps.holder.handle, members=steps.holder.members)
     return call(plugins, plugin, steps.deadline, function, handle, steps)
 
 

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
@@ -26,6 +26,8 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.request_group import AttachTarget
 from os_acc.placement.changes import RefusedChange
 
+#: Returns the node of a device for iommufd, or None, by its name.
+Cdev: TypeAlias = Callable[[str], str | None]
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 # Nova's libvirt driver ignores types that it does not know.
@@ -44,8 +46,15 @@ _STATES: Final[Mapping[LeaseState, str]] = {
 }
 
 
-def accelerator(lease: Lease) -> AcceleratorEntry:
-    """Return the accelerator of a lease, as plug returns it."""
+def _no_cdev(_name: str) -> str | None:
+    return None
+
+
+def accelerator(lease: Lease, cdev: Cdev = _no_cdev) -> AcceleratorEntry:
+    """Return the accelerator of a lease, as plug returns it.
+
+    :param cdev: returns ``vfio_cdev`` of a function or a mediated device, by its name.
+    """
     entry: AcceleratorEntry = {
         "uuid": lease.request_uuid,
         "state": _STATES[lease.state],
@@ -63,12 +72,16 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     }
     # Without this key, libvirt is not given a device that stays with the host, nor
     # the parent of a mediated device.
-    if lease.is_the_guests and lease.slot is None:
+    is_guests = lease.is_the_guests
+    if is_guests and lease.slot is None:
         entry["pci_id"] = str(lease.address)
         if held := [str(each) for each in lease.functions if each != lease.address]:
             entry["held_pci_ids"] = held
-    if lease.is_the_guests and lease.driver != VFIO_PCI:
+    if is_guests and lease.driver != VFIO_PCI:
         entry["vfio_driver"] = lease.driver
+    name = entry.get("pci_id") or lease.uuid
+    if is_guests and (node := cdev(name)) is not None:
+        entry["vfio_cdev"] = node
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id
     return entry
@@ -106,16 +119,20 @@ def _address_info(address: DeviceAddress | None) -> AttachHandleInfo:
     )
 
 
-def by_consumer(leases: Iterable[Lease]) -> dict[str, list[AcceleratorEntry]]:
+def by_consumer(
+    leases: Iterable[Lease], cdev: Cdev = _no_cdev
+) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 
     A device that is being erased has none.
+
+    :param cdev: see :func:`accelerator`.
     """
     found: dict[str, list[AcceleratorEntry]] = {}
     for lease in leases:
         if lease.erasure:
             continue
-        found.setdefault(lease.consumer, []).append(accelerator(lease))
+        found.setdefault(lease.consumer, []).append(accelerator(lease, cdev))
     return found
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent import futures
-from typing import TypeVar
 
 from os_acc import deadlines, exception, native_threads
 from os_acc.helper import client
@@ -20,8 +19,6 @@ from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.request_group import AttachTarget
 from os_acc.privsep.request import is_driver_name
-
-_T = TypeVar("_T")
 
 # A read takes microseconds, or waits behind a stuck write for ever.
 _READ_SECONDS = 5.0
@@ -36,20 +33,49 @@ class Unsettled(exception.DeviceChanged):
 
 
 def read_prior(
-    root: str, members: Sequence[PciAddress], deadline: float = math.inf
+    root: str,
+    members: Sequence[PciAddress],
+    deadline: float = math.inf,
+    powered: Collection[PciAddress] = (),
 ) -> tuple[PriorBinding, ...]:
     """Read the present bindings of functions.
 
+    sysfs has a function without power as before, and its binding would fail half-way.
+
+    :param powered: functions that have to answer as well.
+    :raises HostStepFailed: NO_ANSWER: one does not answer.
     :raises DeviceGone: a function has vanished.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    return tuple(_prior(root, address, deadline) for address in members)
+    every = (*powered, *members)
+    found: list[PriorBinding | None] = []
 
+    def read() -> None:
+        for each in powered:
+            if not health.answers(root, each):
+                raise exception.HostStepFailed(
+                    f"{each} {health.SILENT}",
+                    address=str(each),
+                    reason=exception.StepReason.NO_ANSWER,
+                )
+            found.append(None)
+        for each in members:
+            found.append(pci.read_binding(root, each))
 
-def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
+    if not every:
+        return ()
     deadlines.left(deadline)
-    stuck = "cannot read driver_override of {}: the kernel does not return"
-    binding = _read(stuck, pci.read_binding, root, address, deadline)
+    reading = native_threads.begin(read)
+    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
+        place = str(every[min(len(found), len(every) - 1)])
+        raise exception.DeviceStuck(
+            f"{place} cannot be read: the kernel does not return", address=place
+        )
+    reading.result()
+    return tuple(map(_restorable, members, found[len(powered) :]))
+
+
+def _restorable(address: PciAddress, binding: PriorBinding | None) -> PriorBinding:
     if binding is None:
         raise exception.DeviceGone(f"{address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):
@@ -63,51 +89,10 @@ def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
     return binding
 
 
-def _read(
-    stuck: str,
-    function: Callable[[str, PciAddress], _T],
-    root: str,
-    address: PciAddress,
-    deadline: float,
-) -> _T:
-    """Read an attribute whose read may hang, for a bounded time."""
-    reading = native_threads.begin(function, root, address)
-    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
-        raise exception.DeviceStuck(stuck.format(address), address=str(address))
-    return reading.result()
-
-
-def check_answers(
-    root: str, functions: Collection[PciAddress], deadline: float
-) -> None:
-    """Check that functions have power, before anything is written to them.
-
-    sysfs has a function without power as before, and its binding would fail half-way.
-
-    :raises HostStepFailed: NO_ANSWER: one does not answer.
-    :raises DeviceStuck: the kernel does not return from a read in time.
-    """
-    for address in functions:
-        stuck = (
-            "the configuration space of {} cannot be read: an earlier access to it has "
-            "not returned"
-        )
-        if not _read(stuck, health.answers, root, address, deadline):
-            raise exception.HostStepFailed(
-                f"{address} {health.SILENT}",
-                address=str(address),
-                reason=exception.StepReason.NO_ANSWER,
-            )
-
-
-def check_leases_answer(root: str, leases: Iterable[Lease], deadline: float) -> None:
-    """Check that the functions of leases answer; see :func:`check_answers`.
-
-    Those of a mediated device are its parent.
-    """
-    places = (function_of(each) for lease in leases for each in lease.members)
-    found = sorted({each for each in places if each is not None})
-    check_answers(root, found, deadline)
+def places(leases: Iterable[Lease]) -> list[PciAddress]:
+    """Return the functions of leases; that of a mediated device is its parent."""
+    found = {function_of(each) for lease in leases for each in lease.members}
+    return sorted(each for each in found if each is not None)
 
 
 def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
@@ -144,13 +129,18 @@ def check_unbound(
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
-    """Check that devices are still bound as their leases record.
+    """Check that devices have power, and are still bound as their leases record.
 
     :raises Unsettled: a device was changed during its selection.
+    :raises OsAccError: as :func:`read_prior`.
     """
     for lease in leases:
         check_parent(root, lease)
-        if read_prior(root, lease.functions, deadline) != lease.prior:
+    functions = [each for lease in leases for each in lease.functions]
+    now = read_prior(root, functions, deadline, places(leases))
+    found = dict(zip(functions, now, strict=True))
+    for lease in leases:
+        if tuple(found[each] for each in lease.functions) != lease.prior:
             raise Unsettled(
                 f"{lease.address} changed during its selection",
                 reason=exception.ChangeReason.UNSETTLED,
@@ -314,17 +304,22 @@ def check_driven(root: str, lease: Lease) -> None:
 def check_viable(root: str, lease: Lease) -> None:
     """Check that VFIO lets a guest open the lease's IOMMU group.
 
-    :raises HostStepFailed: the group has no device node, or a member's driver
-        keeps it from being viable.
+    The group has a node, or the device has one for iommufd.
+
+    :raises HostStepFailed: there is no device node, or a member's driver keeps the
+        group from being viable.
     """
     number = lease.handle.iommu_group
     if lease.slot is not None:
         created = mdev.read_mdev(root, lease.uuid)
         number = created.iommu_group if created else None
     node = os.path.join(root, "dev/vfio", str(number))
-    if number is None or not os.path.exists(node):
+    name = str(lease.address) if lease.slot is None else lease.uuid
+    has_group = number is not None and os.path.exists(node)
+    if not has_group and vfio.cdev(root, name) is None:
         raise exception.HostStepFailed(
-            f"{lease.address} is ready for VFIO, but {node} does not exist",
+            f"{lease.address} is ready for VFIO, but {node} does not exist, nor a node "
+            "of it in /dev/vfio/devices",
             address=str(lease.address),
         )
     if lease.slot is not None:

@@ -289,13 +289,10 @@ def _none(
             f"{region.interface_id} of {region.identity}): {listed}",
             reason=exception.ImageReason.MISMATCH,
         )
-    if request.bitstream_id:
-        return exception.ImageRefused(
-            f"no image that matches {request} may be programmed into {region}: {listed}"
-        )
-    return exception.ImageNotFound(
+    kind = exception.ImageRefused if request.bitstream_id else exception.ImageNotFound
+    return kind(
         f"no image that matches {request} may be programmed into {region}: {listed}",
-        hint=exception.ImageRefused.default_hint,
+        hint=policy.hint(reason for each in found for reason in each.refused),
     )
 
 

@@ -9,7 +9,8 @@ import functools
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 from oslo_log import log
@@ -111,6 +112,18 @@ class Library:
             return image_selection.choose(request, region, [image], self._rules)
         found = self._trusted(request, deadline)
         return image_selection.choose(request, region, found, self._rules)
+
+    def names(self, deadline: float) -> Mapping[Digest, Sequence[str]]:
+        """Return the names of the source's bitstreams, by digest.
+
+        :raises OsAccError: see :meth:`answers`.
+        """
+        found: dict[Digest, list[str]] = defaultdict(list)
+        for image in self._source.images({"tag": properties.TAG}, deadline):
+            with contextlib.suppress(exception.ImageUnusable):
+                if policy.is_shown(image, self._rules):
+                    found[Digest.of(image)].append(image.name)
+        return found
 
     def answers(self, deadline: float) -> bool:
         """Read one page of bitstreams; return whether there are any.

@@ -10,7 +10,7 @@ the file's format are checked before the download.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from oslo_config import cfg
@@ -27,6 +27,7 @@ SIGNATURE_PROPERTIES: Final = (
     "img_signature_key_type",
     "img_signature_certificate_uuid",
 )
+_UNSIGNED: Final = "it is not signed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ def check(image: Image, rules: ImagePolicy) -> None:
     """
     if found := reasons(image, rules):
         raise exception.ImageRefused(
-            f"image {properties.title(image)} may not be programmed: {'; '.join(found)}"
+            f"image {properties.title(image)} may not be programmed: "
+            f"{'; '.join(found)}",
+            hint=hint(found),
         )
 
 
@@ -98,6 +101,17 @@ def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
 def reasons(image: Image, rules: ImagePolicy) -> tuple[str, ...]:
     """Return the reasons against programming an image; empty if it is allowed."""
     return (*_state(image), *_right(image, rules), *_data(image, rules))
+
+
+def hint(found: Iterable[str]) -> str:
+    """Return how to program the image nevertheless, for these reasons."""
+    if all(each.startswith(_UNSIGNED) for each in found):
+        return (
+            "sign the file, and set these properties of the image ('Signing a "
+            "bitstream' in the manual); or set signature = off in "
+            f"[{options.GROUP.name}]"
+        )
+    return exception.ImageRefused.default_hint
 
 
 def is_shown(image: Image, rules: ImagePolicy) -> bool:
@@ -148,7 +162,7 @@ def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
             name for name in SIGNATURE_PROPERTIES if not image.properties.get(name)
         ]
         if missing:
-            yield f"it is not signed: without {', '.join(missing)}"
+            yield f"{_UNSIGNED}: without {', '.join(missing)}"
 
 
 def _any_of(allowed: frozenset[str] | list[str]) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from cliff import columns, command, lister, show
+from cliff import columns, command, display, lister, show
 
 from os_acc import conf, exception
 from os_acc.cmd import environment
@@ -20,6 +20,8 @@ from os_acc.objects import device_spec
 
 # Each method imports what it calls: a command starts in a fraction of a second.
 if TYPE_CHECKING:
+    from stevedore import ExtensionManager
+
     from os_acc.attach.manager import Manager
     from os_acc.bitstreams.library import Library
     from os_acc.host.pci_ids import ModelNames
@@ -58,9 +60,15 @@ class Acting(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
-        parser = super().get_parser(prog_name)
-        self.os_acc.add_suggestions(parser)
+        self._parser = parser = super().get_parser(prog_name)
+        # cliff.sphinxext reads the parsers for the man page, without an application.
+        if self.app is not None:
+            self.os_acc.add_suggestions(parser)
+        self.add_arguments(parser)
         return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of this command."""
 
     def get_epilog(self) -> str:
         """Return no epilog: cliff would read the metadata of all packages for it."""
@@ -166,6 +174,12 @@ class Acting(command.Command):
         """Print a message for operators to stderr; stdout is for programs."""
         self.app.stderr.write(f"os-acc: {text}\n")
 
+    def progress(self, text: str) -> None:
+        """Replace the last line of stderr, if that is a terminal."""
+        if self.app.stderr.isatty():
+            self.app.stderr.write(f"\r\033[K{text}")
+            self.app.stderr.flush()
+
     def remark_if_none_named(self) -> None:
         """Print where to configure devices, if none is configured."""
         if not device_spec.parse(self.settings.device_spec).entries:
@@ -219,7 +233,20 @@ def _fault(value: str) -> str:
     return ""
 
 
-class Listing(Acting, lister.Lister):
+# Generic from cliff 4.9 on.
+class _Displaying(Acting, display.DisplayCommandBase):  # type: ignore[type-arg]
+    """A command that prints values."""
+
+    def _load_formatter_plugins(self) -> ExtensionManager[Any]:
+        from os_acc.cmd.tables import FoldedTable
+
+        found = super()._load_formatter_plugins()
+        # After a look-up by name, stevedore finds no formatter that is added.
+        next(each for each in found if each.name == "table").obj = FoldedTable()
+        return found
+
+
+class Listing(_Displaying, lister.Lister):
     """A command that prints rows."""
 
     #: cliff cannot sort a column with empty cells.
@@ -239,21 +266,11 @@ class Listing(Acting, lister.Lister):
                     key=functools.partial(_empty_last, names.index(wanted)),
                     reverse=parsed_args.sort_direction == "desc",
                 )
-        shown = [tuple(_shown(each, parsed_args) for each in row) for row in rows]
-        return super().produce_output(parsed_args, column_names, shown)
+        return super().produce_output(parsed_args, column_names, rows)
 
 
-class Showing(Acting, show.ShowOne):
+class Showing(_Displaying, show.ShowOne):
     """A command that prints one object."""
-
-    def produce_output(
-        self,
-        parsed_args: argparse.Namespace,
-        column_names: Sequence[str],
-        data: Any,
-    ) -> int:
-        shown = tuple(_shown(each, parsed_args) for each in data)
-        return super().produce_output(parsed_args, column_names, shown)
 
 
 # Generic from cliff 4.9 on.
@@ -273,15 +290,15 @@ def _empty_last(place: int, row: Sequence[Any]) -> tuple[bool, Any]:
     return row[place] is None, "" if row[place] is None else row[place]
 
 
+_BAR = 30
+
+
+def bar(share: float) -> str:
+    """Return the bar of a progress, with the percentage."""
+    filled = int(_BAR * share)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {int(100 * share):3d} %"
+
+
 def plain(text: str) -> str:
     """Replace characters that are unprintable or invalid in XML."""
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
-
-
-def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:
-    """Format a value for a table: None and [] as a dash, a list as lines."""
-    if parsed_args.formatter != "table":
-        return value
-    if value is None or value == []:
-        return "-"
-    return "\n".join(map(str, value)) if isinstance(value, list) else value

@@ -7,9 +7,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from os_acc import exception
 from os_acc.bitstreams.cache import CachedImage
 from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
@@ -20,15 +21,29 @@ from os_acc.objects.bitstream import Bitstream, Digest
 class BitstreamList(base.Listing):
     """List the bitstream images of this host, least recently used first.
 
-    Changes nothing, and asks no Image service.
+    Changes nothing, and asks the source of images for --names only.
     """
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--names", action="store_true", help="also show the names of the images"
+        )
+
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        cache = self.library().cache
-        used: base.Columns[CachedImage] = {
+        images = self.library()
+        cache = images.cache
+        used: dict[str, Callable[[CachedImage], Any]] = {
             "Last Used": lambda each: _moment(each.used),
             "In Use": cache.is_used,
         }
+        if parsed_args.names:
+            names: Mapping[Digest, Sequence[str]] = {}
+            try:
+                names = images.names(self.deadline())
+            except exception.OsAccError as error:
+                # The images are on this host.
+                self.remark(f"the names are unknown: {error.message}")
+            used["Names"] = lambda each: list(names.get(each.digest, ()))
         return base.table({**_CACHED, **used}, cache.entries())
 
 
@@ -39,8 +54,7 @@ class BitstreamFetch(base.Listing):
     but verified again as by a plug.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "image",
             metavar="IMAGE",
@@ -57,7 +71,6 @@ class BitstreamFetch(base.Listing):
             action="store_true",
             help="also show the interface and the functions of the bitstream",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)
@@ -98,8 +111,7 @@ class BitstreamVerify(base.Listing):
 class BitstreamPrune(base.Listing):
     """Remove unused images, the least recently used first."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--size",
             metavar="SIZE",
@@ -108,7 +120,6 @@ class BitstreamPrune(base.Listing):
             help="target size of the remaining images: bytes, or as 5GiB. "
             "Default: remove all unused images",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)
@@ -148,7 +159,6 @@ def _moment(used: float) -> str:
     return when.isoformat(timespec="seconds")
 
 
-_WIDTH = 30
 _MIB = 1 << 20
 
 
@@ -166,7 +176,9 @@ def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
 
     def report(done: int, size: int | None) -> None:
         nonlocal last
-        text = f"{title} {_bar(done, size)}"
+        text = f"{title} {done // _MIB} MiB"
+        if size:
+            text = f"{title} {base.bar(done / size)} of {size / _MIB:.1f} MiB"
         # Write only changes: a terminal is slower than a disk.
         if text != last:
             stream.write(f"\r{text}")
@@ -179,11 +191,3 @@ def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
         # A cached image shows no bar.
         if last:
             stream.write("\n")
-
-
-def _bar(done: int, size: int | None) -> str:
-    if not size:
-        return f"{done // _MIB} MiB"
-    filled = _WIDTH * done // size
-    bar = "#" * filled + "." * (_WIDTH - filled)
-    return f"[{bar}] {100 * done // size:3d} % of {size / _MIB:.1f} MiB"

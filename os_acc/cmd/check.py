@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -50,66 +49,38 @@ class Check(base.Listing):
             environment.become_owner(scene.settings.state_path)
         findings += self._run(_CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
-        if parsed_args.formatter != "table":
-            return _COLUMNS, [
-                (each.result.value, each.check, each.what, each.hint or None)
-                for each in findings
+        if parsed_args.formatter == "table" and not parsed_args.columns:
+            # One column for both: the table fits a terminal of 100 columns.
+            return _COLUMNS[:3], [
+                (each.result.value, each.check, _text(each)) for each in findings
             ]
-        if parsed_args.columns:
-            return _COLUMNS, [
-                (each.result.value, each.check, _folded(each.what), _folded(each.hint))
-                for each in findings
-            ]
-        # One column for both: the table fits a terminal of 100 columns.
-        return _COLUMNS[:3], [
-            (each.result.value, each.check, _text(each)) for each in findings
+        return _COLUMNS, [
+            (each.result.value, each.check, each.what, each.hint or None)
+            for each in findings
         ]
 
     def _run(
         self, checks: Sequence[tuple[str, CheckFunction]], context: CheckContext
     ) -> Iterator[Finding]:
         """Run checks; the failure of one does not stop the others."""
-        errors = self.app.stderr
         for number, (name, check) in enumerate(checks, 1):
-            if errors.isatty():
-                errors.write(f"\r\033[K{number}/{len(checks)} {name} ...")
-                errors.flush()
+            self.progress(f"{number}/{len(checks)} {name} ...")
             try:
                 findings = list(check(context))
             except exception.OsAccError as error:
                 findings = [context.failure(error)]
             for finding in findings:
+                if finding.result is not Severity.OK:
+                    self.progress(f"{finding.result.value}: {name}: {finding.what}\n")
                 yield dataclasses.replace(finding, check=name)
-        if errors.isatty():
-            errors.write("\r\033[K")
+        self.progress("")
 
 
 def _text(finding: Finding) -> str:
-    hint = f"\n{_folded(f'hint: {finding.hint}')}" if finding.hint else ""
-    return _folded(finding.what) + hint
-
-
-#: Width of the last column: 100 less the others with their borders.
-_WIDTH = 66
-
-
-def _folded(text: str) -> str:
-    # A path that is broken across lines cannot be copied: only a longer one is.
-    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(part for line in lines for part in _broken(line))
-
-
-def _broken(line: str) -> Iterator[str]:
-    """Yield the parts of a word that is too long, broken after slashes."""
-    while len(line) > _WIDTH:
-        end = line.rfind("/", 1, _WIDTH) + 1 or _WIDTH
-        yield line[:end]
-        line = line[end:]
-    yield line
+    return f"{finding.what}\nhint: {finding.hint}" if finding.hint else finding.what
 
 
 _COLUMNS = ("Result", "Check", "What", "Hint")
-
 
 #: Checks that run as root, if started by root: helpers then need no sudo.
 _BEFORE: Sequence[tuple[str, CheckFunction]] = (
@@ -134,6 +105,7 @@ _CHECKS: Sequence[tuple[str, CheckFunction]] = (
     ("plugin helpers", helpers.of_plugins),
     ("helper nvme", helpers.nvme),
     ("networks", configuration.networks),
+    ("placement", configuration.placement),
     ("claims", devices.claims),
     ("isolation", devices.isolation),
     ("vfs", devices.vfs),

@@ -31,8 +31,7 @@ class Conformance(base.Listing):
     a check failed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--device",
             **arguments.DEVICE,
@@ -76,7 +75,6 @@ class Conformance(base.Listing):
         parser.add_argument(
             "--yes", action="store_true", help="start without a question"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         device, plugin = parsed_args.device, parsed_args.plugin

@@ -20,14 +20,12 @@ class Demo(base.Acting):
     unplugs, and proves that the host is as it was. Ends with 1 if it is not.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--keep",
             metavar="DIR",
             help="make the host in this empty or new directory, and keep it",
         )
-        return parser
 
     def configure(self) -> None:
         # The simulated host does not use this host's configuration.

@@ -8,11 +8,11 @@ import argparse
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from os_acc import exception
-from os_acc.cmd import arguments, base, environment
+from os_acc.cmd import arguments, base, device_migration, environment
 from os_acc.cmd.device_states import (
     DeviceState,
     DeviceStatus,
@@ -44,8 +44,7 @@ class DeviceList(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--long",
             action="store_true",
@@ -64,7 +63,6 @@ class DeviceList(base.Listing):
         parser.add_argument(
             "--numa-node", metavar="NUMBER", type=int, help="on this node"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
@@ -97,8 +95,8 @@ class DeviceShow(base.Showing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
@@ -107,6 +105,10 @@ class DeviceShow(base.Showing):
             if found.address == parsed_args.address:
                 columns = _columns(models.full) | _LONG | _OFFER
                 names, values = base.fields(columns, found)
+                if found.provider:
+                    support = look.inventory.migrations[found.provider.uuid]
+                    shown = device_migration.text(support, found.address)
+                    names, values = (*names, "Live Migration"), (*values, shown)
                 lease = self._lease(found.lease) if found.lease else {}
                 return (*names, *lease), (*values, *lease.values())
         # Raises an error if the function does not exist at all.
@@ -143,8 +145,8 @@ class DeviceRelease(base.Showing):
     guest, and a device whose record is damaged.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
         _add_driver(parser, "to which an unknown device goes back")
         parser.add_argument(
             "--force",
@@ -152,7 +154,6 @@ class DeviceRelease(base.Showing):
             help="forget the lease even if the device cannot be given back; "
             "restore its driver by other means",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         from os_acc.attach import operator_actions
@@ -170,8 +171,8 @@ class DeviceRelease(base.Showing):
 class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
         parser.add_argument(
             "--consumer",
             **arguments.UUID,
@@ -179,7 +180,6 @@ class DeviceAdopt(base.Showing):
             help="the instance that uses the device",
         )
         _add_driver(parser, "to which it goes back when that instance is unplugged")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         from os_acc.attach import operator_actions
@@ -201,13 +201,11 @@ class DeviceErase(base.Listing):
     prints the progress. Ends with 1 if one fails.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "address", **arguments.DEVICE, nargs="*", help="only these devices"
         )
         parser.add_argument("--wait", action="store_true", help="until they are erased")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         manager, wanted = self.manager(), frozenset(parsed_args.address)
@@ -227,11 +225,14 @@ class DeviceErase(base.Listing):
             }
             if found != before:
                 changed = time.monotonic()
+                self._show(found.values(), before)
             going = [e for e in found.values() if e.state is LeaseState.ERASING]
             is_over = time.monotonic() >= changed + _ERASE_PATIENCE
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
+        if self.app.stderr.isatty():
+            self.app.stderr.write("\n")
         is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
         rows = [
@@ -246,12 +247,18 @@ class DeviceErase(base.Listing):
             # The lease has the reason of a failure.
             with contextlib.suppress(exception.OsAccError):
                 manager.life.eraser.advance(lease.uuid, self.deadline())
-        now = next(iter(manager.store.leases(lease.uuid)), None)
-        if now is None:
-            now = lease.with_erased(1.0, state=_ENDED)
-        if now.erased != lease.erased:
-            self.remark(f"{lease.address}: {now.erased:.0%} erased")
-        return now
+        left = manager.store.leases(lease.uuid)
+        return left[0] if left else lease.with_erased(1.0, state=_ENDED)
+
+    def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
+        """Print the progress: a line of bars on a terminal, or what has changed."""
+        bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
+        self.progress("  ".join(bars))
+        if self.app.stderr.isatty():
+            return
+        for each in found:
+            if each.erased != before[each.uuid].erased:
+                self.remark(f"{each.address}: {each.erased:.0%} erased")
 
 
 class DevicePrepare(base.Listing):
@@ -261,10 +268,8 @@ class DevicePrepare(base.Listing):
     when it starts. Ends with 1 if VFs cannot be made.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--write", action="store_true", help="make them")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         from os_acc import inspection
@@ -296,14 +301,13 @@ class DevicePrepare(base.Listing):
         return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows
 
 
-def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "address",
         **arguments.DEVICE,
         help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
         "as mtty/mtty-1/0",
     )
-    return parser
 
 
 def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
@@ -381,8 +385,7 @@ class DeviceHistory(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "address",
             **arguments.DEVICE,
@@ -401,7 +404,6 @@ class DeviceHistory(base.Listing):
             default=_LIMIT,
             help=f"show only so many of the newest events; default {_LIMIT}",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         # Reading a store that does not exist gives no events, without an error.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
 from os_acc.objects.drivers import is_vfio_driver
@@ -17,6 +17,9 @@ from os_acc.objects.pci import PciFunction
 
 if TYPE_CHECKING:
     from os_acc.inspection import HostInspection
+
+
+_Place: TypeAlias = DeviceAddress | DeviceName
 
 
 class DeviceStatus(enum.Enum):
@@ -57,12 +60,12 @@ class DeviceState:
     :ivar reason: the reason for the state, for operators; empty if obvious.
     """
 
-    address: DeviceAddress | DeviceName
+    address: _Place
     state: DeviceStatus
     function: PciFunction | None
     provider: Provider | None
     lease: Lease | None
-    members: tuple[DeviceAddress | DeviceName, ...]
+    members: tuple[_Place, ...]
     reason: str
 
     @property
@@ -84,20 +87,18 @@ class _Survey:
     def __init__(self, look: HostInspection) -> None:
         self._inventory, self._recorded = look.inventory, look.recorded
         self._functions = look.inventory.host.functions
-        self._leases: dict[DeviceAddress | DeviceName, Lease] = {
+        self._leases: dict[_Place, Lease] = {
             address: lease
             for lease in look.recorded.leases
             for address in lease.members
         }
-        self._offers: dict[
-            DeviceAddress | DeviceName, tuple[Provider, AttachHandle]
-        ] = {
+        self._offers: dict[_Place, tuple[Provider, AttachHandle]] = {
             address: (provider, handle)
             for provider in look.inventory.providers.values()
             for handle in provider.device.handles
             for address in handle.members
         }
-        self._refused: dict[DeviceAddress | DeviceName, RejectedDevice] = {
+        self._refused: dict[_Place, RejectedDevice] = {
             each.address: each for each in look.inventory.refused
         }
         self._without_vfs = frozenset(
@@ -106,18 +107,16 @@ class _Survey:
             if each.reason is RejectReason.NO_VFS
         )
         #: The lost lease that claims a device, by the helper's records.
-        self._claims: dict[DeviceAddress | DeviceName, str] = dict(
-            look.recorded.helper_claims.items()
-        )
+        self._claims: dict[_Place, str] = dict(look.recorded.helper_claims.items())
 
     def all(self) -> tuple[DeviceState, ...]:
-        addresses: set[DeviceAddress | DeviceName] = {
+        addresses: set[_Place] = {
             *(*self._leases, *self._offers, *self._refused, *self._claims),
             *self._recorded.damaged_claims,
         }
         return tuple(map(self._state, sorted(addresses, key=in_order)))
 
-    def _state(self, address: DeviceAddress | DeviceName) -> DeviceState:
+    def _state(self, address: _Place) -> DeviceState:
         lease = self._leases.get(address)
         provider, handle = self._offers.get(address, (None, None))
         if lease is not None:
@@ -135,12 +134,12 @@ class _Survey:
             ),
         )
 
-    def _function(self, address: DeviceAddress | DeviceName) -> PciFunction | None:
+    def _function(self, address: _Place) -> PciFunction | None:
         """Return the function, or that of a mediated device's parent."""
         place = function_of(address)
         return self._functions.get(place) if place else None
 
-    def _status(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
+    def _status(self, address: _Place) -> DeviceStatus:
         if address in self._leases:
             return _OF_LEASE[self._leases[address].state]
         refused = self._refused.get(address)
@@ -155,11 +154,11 @@ class _Survey:
             return DeviceStatus.REFUSED
         return DeviceStatus.FAULTY if self._fault(address) else DeviceStatus.FREE
 
-    def _fault(self, address: DeviceAddress | DeviceName) -> str:
+    def _fault(self, address: _Place) -> str:
         _provider, handle = self._offers.get(address, (None, None))
         return handle.fault if handle else ""
 
-    def _is_left_behind(self, address: DeviceAddress | DeviceName) -> bool:
+    def _is_left_behind(self, address: _Place) -> bool:
         """Return whether it is on VFIO although no guest can get it this way."""
         if address in self._leases or not self._is_on_vfio(address):
             return False
@@ -170,22 +169,18 @@ class _Survey:
         # An offered device that is itself on VFIO is prebound.
         return handle is not None and not self._is_on_vfio(handle.address)
 
-    def _is_on_vfio(self, address: DeviceAddress | DeviceName) -> bool:
+    def _is_on_vfio(self, address: _Place) -> bool:
         function = self._function(address)
         return function is not None and is_vfio_driver(function.driver)
 
-    def _is_present(self, address: DeviceAddress | DeviceName) -> bool:
+    def _is_present(self, address: _Place) -> bool:
         # A virtual parent vanishes with its types: they are not offered then.
         place = function_of(address)
         if place is None:
             return address in self._offers or address in self._refused
         return place in self._functions
 
-    def _reasons(
-        self,
-        address: DeviceAddress | DeviceName,
-        goes_with: DeviceAddress | DeviceName | None,
-    ) -> Iterator[str]:
+    def _reasons(self, address: _Place, goes_with: _Place | None) -> Iterator[str]:
         lease, refused = self._leases.get(address), self._refused.get(address)
         claim, fault = self._claims.get(address), self._fault(address)
         if lease:
@@ -216,3 +211,10 @@ class _Survey:
 
 def _is_unknown(refused: RejectedDevice | None) -> bool:
     return refused is not None and refused.reason is RejectReason.UNKNOWN_STATE
+
+
+def quarantine(lease: Lease) -> str:
+    """Return the sentence on a quarantined lease, which has the address once."""
+    if lease.reason.startswith(str(lease.address)):
+        return f"quarantined: {lease.reason}"
+    return f"{lease.address} is quarantined: {lease.reason}"

@@ -119,6 +119,8 @@ def _use_recorded_name(config: cfg.ConfigOpts) -> None:
 
 def _register_novas_options(config: cfg.ConfigOpts) -> None:
     config.register_opts([_NOVA_PCI], group="pci")
+    rootwrap = cfg.BoolOpt("disable_rootwrap", default=False)
+    config.register_opts([rootwrap], group="workarounds")
     config.register_opts([_NOVA_MDEV], group="devices")
     for name in config.devices.enabled_mdev_types:
         addresses = cfg.ListOpt(

@@ -20,8 +20,7 @@ class RecordHost(base.Acting):
     addresses of interfaces and no mount points.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--device",
             **arguments.FUNCTION,
@@ -36,14 +35,13 @@ class RecordHost(base.Acting):
             action="store_true",
             help="record serial numbers and other names of single devices",
         )
-        return parser
 
     def configure(self) -> None:
         # A vendor's host has no configuration of os_acc.
         if self.os_acc.options.simulated is not None:
             super().configure()
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         root = self.os_acc.root
         named: list[PciAddress] = parsed_args.device
         for address in named:
@@ -55,4 +53,3 @@ class RecordHost(base.Acting):
                 )
         host = host_recorder.record_host(root, named, identifying=parsed_args.serial)
         self.app.stdout.write(records.as_json(host))
-        return 0

@@ -43,6 +43,11 @@ class Commands(commandmanager.CommandManager):
         for point in metadata.entry_points(group=namespace):
             self.commands[point.name.replace("_", " ")] = point
 
+    def add_command(self, name: str, command_class: type[command.Command]) -> None:
+        """Add a command of cliff, unless os_acc has one of the name."""
+        if name not in self.commands:
+            super().add_command(name, command_class)
+
     def __iter__(self) -> Iterator[tuple[str, commandmanager.EntryPointT]]:
         """Yield each command with its description alone."""
         for name, point in self.commands.items():
@@ -155,7 +160,7 @@ class OsAcc(app.App):
         def error(message: str) -> NoReturn:
             found = _misspelt_choice(message, parser)
             # A misspelt option is often missed as well, and reported as missing.
-            known = {*_options(parser), *_options(self.parser)}
+            known = parser._option_string_actions | self.parser._option_string_actions
             found = found or next(_misspelt_options(self.words, known), "")
             fail(f"{message}; {found}" if found else message)
 
@@ -276,11 +281,6 @@ def _misspelt_choice(message: str, parser: argparse.ArgumentParser) -> str:
             near = exception.nearest(match["word"], map(str, action.choices))
             return f"did you mean {near}?" if near else ""
     return ""
-
-
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        yield from action.option_strings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,8 +2,9 @@
 
 """``os-acc metrics``: the state of this host's accelerators, for monitoring.
 
-The text format is OpenMetrics 1.0:
-https://prometheus.io/docs/specs/om/open_metrics_spec/
+The text format is that of Prometheus, version 0.0.4, which the textfile collector of
+node_exporter reads; it does not read OpenMetrics, whose counters have other names:
+https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -26,23 +27,20 @@ from os_acc.store import state_files
 
 #: A value, and the labels that distinguish it within its metric.
 Sample: TypeAlias = tuple[float, dict[str, str]]
-#: A metric: its name, which ends with its unit, the description, and the samples.
+#: A metric: its name, which ends with its unit, or with _total if it is a counter;
+#: the description; and the samples.
 Metric: TypeAlias = tuple[str, str, list[Sample]]
-
-_PCIE_ERRORS, _ERRORS = "os_acc_pcie_errors", "os_acc_unforeseen_errors"
-#: Base units of the specification, of the metrics that have one.
-_UNITS = {"os_acc_erased_ratio": "ratio", "os_acc_temperature_celsius": "celsius"}
 
 
 class Metrics(base.Acting):
-    """Print the state of this host's accelerators in the OpenMetrics text format.
+    """Print the state of this host's accelerators in the text format of Prometheus.
 
     Changes nothing, and needs no privileged helper. For node_exporter, write it to a
     file of the textfile collector. If the state cannot be read, os_acc_up is 0 and the
     only metric: the file must not keep the values of better days.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         metrics: Sequence[Metric] = ()
         try:
             metrics = self._metrics()
@@ -51,7 +49,6 @@ class Metrics(base.Acting):
         text = "Whether the state of os_acc on this host can be read."
         up: Metric = "os_acc_up", text, [(int(bool(metrics)), {})]
         self.app.stdout.write(exposition((up, *metrics)))
-        return 0
 
     def _metrics(self) -> Sequence[Metric]:
         look = self.look()
@@ -159,7 +156,7 @@ def _readings(found: dict[PciAddress, health.HealthReadings]) -> Iterator[Metric
             for sensor in each.temperatures
         ]
     yield (
-        _PCIE_ERRORS,
+        "os_acc_pcie_errors_total",
         "PCIe errors since the kernel found the function, by severity.",
         errors,
     )
@@ -196,7 +193,7 @@ def _recorded(found: Mapping[PciAddress, Mapping[str, float]]) -> Metric:
 def _errors(count: int) -> Metric:
     """Return the metric of errors in threads of services on this host."""
     return (
-        _ERRORS,
+        "os_acc_unforeseen_errors_total",
         "Errors that retries and reconciliation do not foresee; see the service's log.",
         [(count, {})],
     )
@@ -204,22 +201,21 @@ def _errors(count: int) -> Metric:
 
 def exposition(metrics: Iterable[Metric]) -> str:
     """Return the text of metrics; those without a sample are left out."""
-    lines = [line for each in metrics if each[2] for line in _lines(*each)]
-    return "\n".join([*lines, "# EOF", ""])
+    lines = (line for each in metrics if each[2] for line in _lines(*each))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(name: str, text: str, samples: list[Sample]) -> Iterator[str]:
-    is_counter = name in (_PCIE_ERRORS, _ERRORS)
-    yield f"# TYPE {name} {'counter' if is_counter else 'gauge'}"
-    if name in _UNITS:
-        yield f"# UNIT {name} {_UNITS[name]}"
     yield f"# HELP {name} {_escaped(text)}"
+    yield f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"
     for value, labels in samples:
-        pairs = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
-        yield f"{name}{'_total' if is_counter else ''}{{{pairs}}} {value:.17g}"
+        pairs = ",".join(f"{key}={_quoted(each)}" for key, each in labels.items())
+        yield f"{name}{{{pairs}}} {value:.17g}"
+
+
+def _quoted(text: str) -> str:
+    return '"{}"'.format(_escaped(text).replace('"', '\\"'))
 
 
 def _escaped(text: str) -> str:
-    for character, escape in (("\\", "\\\\"), ("\n", "\\n"), ('"', '\\"')):
-        text = text.replace(character, escape)
-    return text
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

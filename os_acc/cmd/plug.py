@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from os_acc import exception
 from os_acc.attach import serialize
 from os_acc.attach.manager import Manager
-from os_acc.cmd import arguments, base
+from os_acc.cmd import arguments, base, device_states
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import in_order
@@ -25,8 +25,7 @@ class Plug(base.Listing):
     after a reboot of the host.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self._parser = parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--instance",
             **arguments.UUID,
@@ -75,7 +74,6 @@ class Plug(base.Listing):
             action="store_true",
             help="the guest has a tunnelled network (GRE, VXLAN, Geneve)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         selected = parsed_args.allocations
@@ -113,31 +111,33 @@ class Unplug(base.Showing):
     lost.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("uuid", **arguments.UUID, help="the UUID of the instance")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        before = self._recorded(parsed_args.uuid)
+        before, named = self._recorded(parsed_args.uuid), set[str]()
         manager = self.manager()
         try:
             manager.unplug({"uuid": parsed_args.uuid})
+        except exception.DevicesUnreleased as error:
+            # The message of the error has them.
+            named.update(address for address, _reason in error.unreleased)
+            raise
         finally:
             left = manager.store.leases(parsed_args.uuid)
-            self._report(left)
+            self._report(each for each in left if str(each.address) not in named)
             self._report_erasures(manager, parsed_args.uuid)
         released = before - {lease.uuid for lease in left}
         if not released and not left:
             self._report_unknown(manager, parsed_args.uuid)
         return ("Consumer", "Released"), (parsed_args.uuid, len(released))
 
-    def _report(self, left: Sequence[Lease]) -> None:
+    def _report(self, left: Iterable[Lease]) -> None:
         """Report each device that needs an operator, with the command to use."""
         for lease in left:
             if lease.state is LeaseState.QUARANTINED:
                 self.is_failed = True
-                self.remark(f"{lease.address} is quarantined: {lease.reason}")
+                self.remark(device_states.quarantine(lease))
                 self.app.stderr.write(f"hint: os-acc device release {lease.address}\n")
 
     def _report_unknown(self, manager: Manager, consumer: str) -> None:
@@ -175,15 +175,13 @@ class Attached(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "uuid",
             **arguments.UUID,
             nargs="?",
             help="show only the accelerators of this instance",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = [

@@ -73,8 +73,7 @@ class PluginNew(base.Acting):
     changed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "name",
             metavar="NAME",
@@ -87,18 +86,15 @@ class PluginNew(base.Acting):
             default=".",
             help="make the package below this directory; default: the current one",
         )
-        return parser
 
     def configure(self) -> None:
-        # A vendor's workstation has no configuration of os_acc.
-        pass
+        """Read no configuration: a vendor's workstation has none of os_acc."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         made = write_package(parsed_args.name, Path(parsed_args.directory))
         for path in sorted(made.rglob("*")):
             if path.is_file():
                 self.app.stdout.write(f"{path}\n")
-        return 0
 
 
 def package_names(name: str) -> dict[str, str]:

@@ -67,23 +67,15 @@ class Privileges(base.Acting):
     loaded: the rules lack its helpers then.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        found = privsep.helper_program()
-        helper = found if _is_roots(found) else _HELPER
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        helper = default_helper()
         parser.add_argument(
             "format",
             metavar="FORMAT",
             choices=("sudoers", "rootwrap"),
             help="sudoers or rootwrap",
         )
-        parser.add_argument(
-            "--user",
-            metavar="NAME",
-            default=_USER,
-            type=_of_form(_USER_NAME, "the name of a user"),
-            help=f"the user of nova-compute, in sudoers; default: {_USER}",
-        )
+        add_user(parser)
         parser.add_argument(
             "--helper",
             metavar="PATH",
@@ -99,9 +91,8 @@ class Privileges(base.Acting):
             help="a configuration file of the helpers, in sudoers, below /etc; as often"
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.drop_root()
         enabled = self.settings.enabled_plugins
         loaded = loader.load(self.os_acc.config, self.os_acc.root, enabled)
@@ -115,7 +106,28 @@ class Privileges(base.Acting):
             files = parsed_args.configuration or [_CONFIGURATION]
             text = sudoers(contexts, parsed_args.user, parsed_args.helper, files)
         self.app.stdout.write(text)
-        return 0
+
+
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the user of nova-compute."""
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        default=_USER,
+        type=_of_form(_USER_NAME, "the name of a user"),
+        help=f"the user of nova-compute, in sudoers; default: {_USER}",
+    )
+
+
+def default_helper() -> str:
+    """Return the privsep-helper of this environment, if root alone can replace it."""
+    found = privsep.helper_program()
+    return found if _is_roots(found) else _HELPER
+
+
+def in_etc(files: Iterable[str]) -> list[str]:
+    """Return the configuration files that a rule can name."""
+    return list(filter(_PATH_IN_ETC.fullmatch, files)) or [_CONFIGURATION]
 
 
 def own_contexts() -> tuple[Context, ...]:

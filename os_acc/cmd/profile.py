@@ -47,8 +47,8 @@ class ProfileList(base.Listing):
 class ProfileShow(base.Showing):
     """Show the request groups of a device profile."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_profile(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_profile(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         found = _source(self).profile(parsed_args.profile, self.deadline())
@@ -87,8 +87,8 @@ class ProfileApply(base.Showing):
     sets them, and removes the properties of an earlier version of the profile.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_profile(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_profile(parser)
         parser.add_argument(
             "flavor", metavar="FLAVOR", help="the name or the id of the flavor"
         )
@@ -104,7 +104,6 @@ class ProfileApply(base.Showing):
             action="store_true",
             help="set the properties, by Nova's API: see [os_acc_nova]",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         profile = _source(self).profile(parsed_args.profile, self.deadline())
@@ -171,11 +170,10 @@ def _command(flavor: str, properties: Mapping[str, str]) -> str:
     return shlex.join([*words, flavor])
 
 
-def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "profile", metavar="PROFILE", help="the name or the UUID of the profile"
     )
-    return parser
 
 
 def _source(command: base.Acting) -> ProfileSource:

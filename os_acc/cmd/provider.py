@@ -59,14 +59,12 @@ class ProviderSync(base.Listing):
     are made.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--dry-run",
             action="store_true",
             help="List what would be changed, and change nothing.",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if not parsed_args.dry_run:

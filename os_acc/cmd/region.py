@@ -32,8 +32,8 @@ class RegionProgram(base.Showing):
     region again.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
         parser.add_argument(
             "--image",
             metavar="IMAGE",
@@ -46,7 +46,6 @@ class RegionProgram(base.Showing):
             **arguments.SECONDS,
             help="time limit; default: [os_acc] plug_timeout",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         manager, deadline = self.manager(), self.deadline(parsed_args.timeout)
@@ -63,8 +62,8 @@ class RegionVerify(base.Showing):
     refused: a guest can have chosen the function that it reports.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_address(super().get_parser(prog_name))
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_address(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         regions = self.manager().regions
@@ -75,13 +74,12 @@ class RegionVerify(base.Showing):
 _COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
 
 
-def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "address",
         **arguments.FUNCTION,
         help="PCI address of the region in 'os-acc region list'",
     )
-    return parser
 
 
 def _rows(look: HostInspection) -> dict[str, tuple[Any, ...]]:

@@ -31,8 +31,7 @@ class RequestShow(base.Showing):
     the source in [os_acc_profiles].
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self._parser = parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_properties(
             parser,
             "an extra spec, as of 'openstack flavor set'; may be given several times",
@@ -53,7 +52,6 @@ class RequestShow(base.Showing):
             help="the largest number of candidates that Nova requests, as in its "
             "[scheduler] max_placement_results; default: 1000",
         )
-        return parser
 
     def configure(self) -> None:
         """Read no configuration yet; only the lookup of profiles needs it."""
@@ -193,8 +191,7 @@ class RequestList(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--instance",
             **arguments.UUID,
@@ -205,7 +202,6 @@ class RequestList(base.Listing):
             action="store_true",
             help="also show the provider, the host, and the reason of a failure",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         recorded, instance = self.recorded(), parsed_args.instance
@@ -241,15 +237,13 @@ class RequestNotify(base.Listing):
     The credentials are in [os_acc_nova]. Ends with 1 if Nova refuses an event.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "uuids",
             **arguments.UUID,
             nargs="+",
             help="an accelerator request (see 'os-acc request list')",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = self._requests(frozenset(parsed_args.uuids))

@@ -50,8 +50,7 @@ class Topology(base.Listing):
         found.extensions.append(extension.Extension(_TREE, entry, _Tree, tree))
         return found
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self._parser = parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--long",
             action="store_true",
@@ -70,7 +69,6 @@ class Topology(base.Listing):
             type=arguments.new_file,
             help="draw it into this file, as a picture",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if parsed_args.svg and parsed_args.formatter != _TREE:

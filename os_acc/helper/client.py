@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from os_acc import deadlines, exception, privsep
@@ -104,9 +104,13 @@ class Helper:
         mode, path, why = link.ask(privileged_conf.limits, limit)
         return LimitMode(mode), path, why
 
-    def take(self, leases: Sequence[Lease], deadline: float) -> None:
+    def take(
+        self, leases: Sequence[Lease], deadline: float, asking: Collection[str] = ()
+    ) -> Sequence[CallResult]:
         """Bind the function of each lease to its driver, and the others to vfio-pci.
 
+        :param asking: the UUIDs of leases about whose devices VFIO is asked.
+        :returns: the answer for each lease; see :func:`.pci_functions.migration`.
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
@@ -116,12 +120,14 @@ class Helper:
             TakeRequest(
                 *_group(each, _targets(each), limit),
                 *(each.uuid, each.eraser, each.releaser, self._node),
+                each.uuid in asking,
             )
             for each in leases
         ]
         found = _ask_each(link, limit, "take", calls)
         for lease, answers in zip(leases, found, strict=True):
             errors.check(lease.functions, answers)
+        return [CallResult(*answers[-1]) for answers in found]
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
         """Record the functions of a lease as taken, without changing their binding.
@@ -210,32 +216,41 @@ class Helper:
                 found[lease.uuid] = error
         return found
 
-    def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
-        """Create the mediated device of a lease.
+    def create_mdev(
+        self,
+        lease: Lease,
+        slot: MdevSlot,
+        deadline: float,
+        entrypoint: Callable[..., Any] = mdev.create,
+        *,
+        asks: bool = False,
+    ) -> CallResult:
+        """Create the mediated device of a lease; see :meth:`take`.
 
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        self._ask_for_slot(mdev.create, lease, slot, deadline)
-
-    def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
-        """Remove the mediated device of a lease, unless a process holds it.
-
-        :raises HostError: the host refused it; DeviceInUse names holders.
-        """
-        self.check_unused(lease, deadline)
-        self._remove_mdev(lease, slot, deadline, keeps_record=lease.needs_release)
-
-    def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
-        """Remove the helper's record of a mediated device that is removed already."""
-        self._remove_mdev(lease, slot, deadline, keeps_record=False)
-
-    def _remove_mdev(
-        self, lease: Lease, slot: MdevSlot, deadline: float, *, keeps_record: bool
-    ) -> None:
         link, limit = self._turn(privsep.base, deadline)
         call = slot, lease.uuid, lease.epoch, limit
-        request = mdev.RemoveRequest(*call, keeps_record)
+        request = mdev.SlotRequest(*call, lease.releaser, self._node, asks)
+        answer = CallResult(*link.ask(entrypoint, limit, request))
+        errors.check([slot], [answer])
+        return answer
+
+    def remove_mdev(
+        self, lease: Lease, slot: MdevSlot, deadline: float, *, is_removed: bool = False
+    ) -> None:
+        """Remove the mediated device of a lease, unless a process holds it.
+
+        :param is_removed: whether only the helper's record of it is left.
+        :raises HostError: the host refused it; DeviceInUse names holders.
+        """
+        if not is_removed:
+            self.check_unused(lease, deadline)
+        link, limit = self._turn(privsep.base, deadline)
+        keeps_record = lease.needs_release and not is_removed
+        call = slot, lease.uuid, lease.epoch, limit, keeps_record
+        request = mdev.RemoveRequest(*call)
         errors.check([slot], [link.ask(mdev.remove, limit, request)])
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
@@ -243,19 +258,7 @@ class Helper:
 
         It is removed if no plugin has to release the slot, or the parent is gone.
         """
-        self._ask_for_slot(mdev.repair_record, lease, slot, deadline)
-
-    def _ask_for_slot(
-        self,
-        entrypoint: Callable[..., Any],
-        lease: Lease,
-        slot: MdevSlot,
-        deadline: float,
-    ) -> None:
-        link, limit = self._turn(privsep.base, deadline)
-        call = slot, lease.uuid, lease.epoch, limit
-        request = mdev.SlotRequest(*call, lease.releaser, self._node)
-        errors.check([slot], [link.ask(entrypoint, limit, request)])
+        self.create_mdev(lease, slot, deadline, mdev.repair_record)
 
     def check_unused(self, lease: Lease, deadline: float) -> None:
         """Check that no process holds the functions of a lease, or its mediated device.
@@ -453,10 +456,7 @@ class Helper:
 
 
 def _ask_each(
-    link: connection.Connection,
-    limit: int,
-    name: str,
-    requests: Sequence[Request],
+    link: connection.Connection, limit: int, name: str, requests: Sequence[Request]
 ) -> Sequence[Any]:
     """Ask an entry point of ``binding`` once; return the answers for each lease."""
     if not requests:

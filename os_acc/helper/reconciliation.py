@@ -80,7 +80,7 @@ class Reconciler:
 
         def forget(epoch: int) -> None:
             fresh = dataclasses.replace(lease, epoch=epoch)
-            self._helper.forget_mdev(fresh, slot, deadline)
+            self._helper.remove_mdev(fresh, slot, deadline, is_removed=True)
 
         _in_time(forget, store)
 

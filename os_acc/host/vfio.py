@@ -99,7 +99,7 @@ def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    found = names(os.path.join(root, GROUPS, str(group), "devices"))
+    found = names(f"{root}/{GROUPS}/{group}/devices")
     members = tuple(filter(None, map(function_named, found)))
     return tuple(sorted(members)) if len(members) > 1 else members
 
@@ -171,9 +171,32 @@ def drivers(root: str) -> list[str]:
     return names(os.path.join(root, "sys/bus/pci/drivers"))
 
 
-def has_node(root: str, group: int) -> bool:
-    """Return whether VFIO still has, or waits for, a function of an IOMMU group."""
-    return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
+def nodes(root: str) -> frozenset[str]:
+    """Return the IOMMU groups of whose functions VFIO has one, or waits for one.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    return frozenset(names(os.path.join(root, "dev/vfio")))
+
+
+def cdev(root: str, name: str) -> str | None:
+    """Return the node through which iommufd opens a device; None: it has none.
+
+    Documentation/ABI/testing/sysfs-devices-vfio-dev. The kernel has the attribute
+    ``dev`` with CONFIG_VFIO_DEVICE_CDEV only (Documentation/driver-api/vfio.rst, "VFIO
+    Device cdev"). A bind to a driver may give the device another number.
+
+    :param name: of a function, or the UUID of a mediated device.
+    """
+    place = f"{root}/sys/bus/{'pci' if ':' in name else 'mdev'}/devices/{name}"
+    try:
+        (device,) = os.listdir(f"{place}/{_OFFERED}")
+        os.stat(f"{place}/{_OFFERED}/{device}/dev")
+        os.stat(f"{root}/dev/vfio/devices/{device}")
+    except (OSError, ValueError):
+        # Also of a device that leaves the host at this moment.
+        return None
+    return f"/dev/vfio/devices/{device}"
 
 
 def denylisted(root: str, function: PciFunction) -> bool:

@@ -86,9 +86,13 @@ class Catalog:
         self.tree.forget()
         self.memory.forget()
 
-    def read(self, deadline: float) -> Reading:
-        """Read the store, for one operation."""
-        return self.snapshots.begin(), self._store.until(deadline).recorded_state()
+    def read(
+        self, consumer: str, deadline: float
+    ) -> tuple[tuple[Lease, ...], Reading | None]:
+        """Read the leases of a consumer; if it has none, read all records as well."""
+        began = self.snapshots.begin()
+        leases, all_records = self._store.until(deadline).leases_or_all(consumer)
+        return leases, None if all_records is None else (began, all_records)
 
     def look(
         self, deadline: float = math.inf, read: Reading | None = None

@@ -15,7 +15,7 @@ from oslo_log import log
 
 from os_acc.host import pci
 from os_acc.host.pci import Host
-from os_acc.inventory import eligibility, mdev_types, plugin_discovery
+from os_acc.inventory import eligibility, mdev_types, migration, plugin_discovery
 from os_acc.inventory.eligibility import HostEvidence
 from os_acc.objects import provider_names
 from os_acc.objects.device import (
@@ -31,6 +31,7 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
+from os_acc.objects.migration import MigrationSupport
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import RecordedState
@@ -60,6 +61,8 @@ class Inventory:
     :ivar absent: the UUIDs of held leases whose devices do not exist, and for which
         units of other types are reserved.
     :ivar claimed: about leased devices that several plugins serve, by address.
+    :ivar migrations: what VFIO has answered about the migration of the devices of each
+        provider, by UUID; None: it has not been asked.
     """
 
     host: Host
@@ -77,6 +80,9 @@ class Inventory:
     )
     absent: frozenset[str] = frozenset()
     claimed: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    migrations: Mapping[str, MigrationSupport | None] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
@@ -166,7 +172,9 @@ def discover(
     kept, absent = mdev_types.keep_capacity(root, host, found.devices, recorded)
     refused_before = state_files.recorded_refusals(rules.state_path, root)
     faulty = [_with_faults(each, faults, refused_before, loaded) for each in kept]
-    devices = [device_traits.described(each, recorded) for each in faulty]
+    supports = migration.supports(root, host, faulty, rules.state_path)
+    movable = map(migration.published, faulty, supports)
+    devices = [device_traits.described(each, recorded) for each in movable]
     names = provider_names.ProviderNames(
         node_name, recorded.provider_origins, _origins(host, devices)
     )
@@ -189,6 +197,9 @@ def discover(
         mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
         absent=absent,
         claimed=MappingProxyType(found.claimed),
+        migrations=MappingProxyType(
+            {each.uuid: found for each, found in zip(providers, supports, strict=True)}
+        ),
     )
 
 

@@ -32,6 +32,7 @@ class HostEvidence:
     :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
         ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
     :ivar lease_drivers: the driver that each function of a guest's lease has.
+    :ivar nodes: see :func:`.vfio.nodes`.
     :ivar offered: the functions that their drivers offer to guests, including drivers
         on which a function stays. A vGPU of NVIDIA's driver counts as one of the host's
         uses.
@@ -62,6 +63,7 @@ class HostEvidence:
             for function in lease.functions
         }
         self.offered = vfio.offered_functions(root, host.functions)
+        self.nodes = vfio.nodes(root)
         functions, groups = host.functions, host.groups
         numbers = {functions[address].iommu_group for address in self.named}
         found = [
@@ -338,8 +340,7 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
     last (drivers/base/dd.c, drivers/vfio/vfio_main.c). In between, a read of
     ``driver_override`` would block as well.
     """
-    number = function.iommu_group
-    if number is None or not vfio.has_node(evidence.root, number):
+    if str(function.iommu_group) not in evidence.nodes:
         return False
     others = _others(evidence, function)
     return not any(is_vfio_driver(other.driver) for other in others)

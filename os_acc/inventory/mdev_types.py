@@ -100,6 +100,7 @@ def offered_types(
                 iommu_group=None,
                 numa_node=parent.numa_node if parent else None,
                 numa_policy=tags.numa_policy,
+                live_migratable=tags.live_migratable,
                 fault=fault,
             )
             for slot, fault in _slots(

@@ -71,9 +71,13 @@ def ask_all(
         found.keep(idle, offered, loaded.enabled[idle.name])
     for plugin in loaded.loaded:
         name = plugin.name
+        usable, types = found.candidates_for(name, waiting, own_drivers[name])
+        if not usable and not types:
+            waiting.discard(name)
+            found.release(name, recorded)
+            continue
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        usable, types = found.candidates_for(name, waiting, own_drivers[name])
         given = dataclasses.replace(
             candidates,
             usable=usable,

@@ -15,9 +15,15 @@ from typing import Any, Final
 
 from os_acc import exception
 from os_acc.numa import policies
-from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
+from os_acc.objects.api import (
+    AcceleratorEntry,
+    InstanceDict,
+    NetworksDict,
+    ProviderEntry,
+)
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.pci import function_named
 from os_acc.objects.request_group import ACCELERATOR_CLASSES
 from os_acc.scheduling import accel_keys, extra_specs
 from os_acc.scheduling.candidate_order import GroupRequirements
@@ -79,6 +85,38 @@ def requested_classes(flavor: Any) -> frozenset[str]:
 def may_request_accelerators(flavor: Any) -> bool:
     """Return whether a flavor has a resource class that os_acc can provide."""
     return any(map(may_be_accelerator, requested_classes(flavor)))
+
+
+def memory_encryption(instance: Any) -> str:
+    """Return the model of a guest's memory encryption (SEV, TDX); '' for none."""
+    # The rest of this module needs no Nova.
+    from nova.virt import hardware
+
+    found = hardware.get_mem_encryption_constraint(instance.flavor, instance.image_meta)
+    # Before Nova 33 the answer is True, for SEV.
+    return str(getattr(found, "model", "amd-sev")) if found else ""
+
+
+def check_encryption(
+    instance: Any, providers: Iterable[ProviderEntry], *, iommufd: bool
+) -> None:
+    """Check that a guest with encrypted memory gets its devices through iommufd.
+
+    :param providers: those of its devices. libvirt has no iommufd for mediated devices,
+        whose addresses are not of PCI.
+    :raises InvalidExtraSpec: it would get one without iommufd.
+    """
+    others = [
+        each["name"]
+        for each in providers
+        if not (iommufd and all(map(function_named, each["addresses"])))
+    ]
+    if others:
+        raise exception.InvalidExtraSpec(
+            f"the guest's memory is encrypted ({memory_encryption(instance)}), and the "
+            f"devices of {', '.join(others)} are attached without iommufd",
+            hint="set [os_acc_driver] iommufd, and request PCI functions",
+        )
 
 
 def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:

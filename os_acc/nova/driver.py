@@ -36,14 +36,17 @@ from os_acc.nova import (
 )
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.nova.live_migration import MigratingDriver
 from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
 
 
-class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
+class LibvirtDriver(MigratingDriver):
     """Nova's libvirt driver; servers get accelerators of this host."""
+
+    _iommufd = False
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
@@ -58,7 +61,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
             Nova's options name a device that os_acc has leased, or this release of
-            Nova lacks a method that the driver needs.
+            Nova lacks a method that the driver needs, or libvirt lacks iommufd.
         """
         hooks.check(LibvirtDriver, driver.LibvirtDriver)
         LOG.info(
@@ -69,11 +72,20 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().init_host(host)
         self._service_host = host
         settings = DriverSettings.load(CONF)
+        self._iommufd = settings.iommufd
+        oldest = guest_devices.LIBVIRT_WITH_IOMMUFD
+        if settings.iommufd and not self._host.has_min_version(lv_ver=oldest):
+            raise exception.InvalidConfiguration(
+                "[os_acc_driver] iommufd is set, and libvirt is older than 12.1",
+                hint="upgrade libvirt, or remove the option",
+            )
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
         self._allocations = ServerAllocations(lambda: self.virtapi.reportclient)
-        self._servers = servers.ServerAccelerators(self._node, self._allocations)
+        self._servers = servers.ServerAccelerators(
+            self._node, self._allocations, settings.iommufd
+        )
         self._reconciler = reconciliation.LeaseReconciler(
             self._node, self._allocations, self._guest_definition, host
         )
@@ -260,7 +272,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _guest_add_accel_pci_devices(self, guest: Any, accel_info: Any) -> None:
         """Leave functions alone that keep another VFIO driver than vfio-pci.
 
-        As managed devices, libvirt would bind them to vfio-pci.
+        As managed devices, libvirt would bind them to vfio-pci. Nova has no word for
+        iommufd.
         """
         count = len(guest.devices)
         super()._guest_add_accel_pci_devices(guest, accel_info)
@@ -268,6 +281,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         for device, entry in zip(added, accel_info, strict=True):
             if "vfio_driver" in entry:
                 device.managed = "no"
+        if self._iommufd:
+            guest.devices[count:] = map(guest_devices.through_iommufd, added)
 
     # -- a guest that starts again ------------------------------------------------
 
@@ -449,15 +464,3 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Return the accelerators that the migration has kept to the host."""
         super().confirm_migration(context, migration, instance, network_info)
         self._servers.release(instance, migration.uuid)
-
-    # -- operations that Nova allows and accelerators do not -------------------------
-
-    def check_can_live_migrate_source(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Refuse to move a running guest that has accelerators.
-
-        :raises MigrationPreCheckError: the server has accelerators, or may have.
-        """
-        self._servers.check_has_none(instance)
-        return super().check_can_live_migrate_source(context, instance, *args, **kwargs)

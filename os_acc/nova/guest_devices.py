@@ -20,6 +20,18 @@ from nova.virt.libvirt import guest as libvirt_guest
 from os_acc.objects.api import AcceleratorEntry
 
 _MEDIATED: Final = "MDEV"
+#: The first libvirt whose ``<driver>`` has the attribute ``iommufd``.
+LIBVIRT_WITH_IOMMUFD: Final = (12, 1, 0)
+
+
+class IommufdFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
+    """A PCI function that libvirt opens through iommufd, not through its group."""
+
+    def format_dom(self) -> Any:
+        """Return the ``<hostdev>`` with ``<driver iommufd='yes'/>``."""
+        found = super().format_dom()
+        found.insert(0, vconfig.etree.Element("driver", iommufd="yes"))
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,14 +41,18 @@ class GuestDevices:
     :ivar addresses: of PCI functions.
     :ivar mdevs: UUIDs of mediated devices.
     :ivar unmanaged: those of the addresses whose driver libvirt must not change.
+    :ivar iommufd: whether a guest gets the functions through iommufd.
     """
 
     addresses: frozenset[str] = frozenset()
     mdevs: frozenset[str] = frozenset()
     unmanaged: frozenset[str] = frozenset()
+    iommufd: bool = dataclasses.field(default=False, kw_only=True)
 
     @classmethod
-    def of_entries(cls, entries: Iterable[AcceleratorEntry]) -> GuestDevices:
+    def of_entries(
+        cls, entries: Iterable[AcceleratorEntry], *, iommufd: bool = False
+    ) -> GuestDevices:
         """Return the devices that a guest gets, without those that stay with the host.
 
         An entry has the key ``pci_id`` only if a guest gets the function.
@@ -54,6 +70,7 @@ class GuestDevices:
                 for each in found
                 if "pci_id" in each and "vfio_driver" in each
             ),
+            iommufd=iommufd,
         )
 
     @classmethod
@@ -95,8 +112,10 @@ class GuestDevices:
     def functions(self) -> list[Any]:
         """Return the PCI functions as parts of a guest's definition."""
         found = []
+        plain = vconfig.LibvirtConfigGuestHostdevPCI
+        kind = IommufdFunction if self.iommufd else plain
         for address in sorted(self.addresses):
-            device = vconfig.LibvirtConfigGuestHostdevPCI()
+            device = kind()
             place = pci_utils.parse_address(address)
             device.domain, device.bus, device.slot, device.function = place
             device.managed = "no" if address in self.unmanaged else "yes"
@@ -111,6 +130,13 @@ class GuestDevices:
             device.uuid = uuid
             found.append(device)
         return found
+
+
+def through_iommufd(function: Any) -> IommufdFunction:
+    """Return a function of Nova's, as a part of a definition with iommufd."""
+    found = IommufdFunction()
+    found.__dict__ |= function.__dict__
+    return found
 
 
 def attach_missing(guest: Any, devices: GuestDevices) -> None:

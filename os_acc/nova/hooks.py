@@ -19,9 +19,11 @@ from os_acc import exception
 
 #: Methods of ``nova.virt.driver.ComputeDriver``, the interface of virt drivers.
 PUBLIC: Final = (
-    *("check_can_live_migrate_source", "cleanup", "cleanup_host"),
+    *("check_can_live_migrate_destination", "check_can_live_migrate_source"),
+    *("check_source_migrate_data_at_dest", "cleanup", "cleanup_host"),
     *("confirm_migration", "destroy", "finish_migration", "finish_revert_migration"),
     *("get_available_resource", "init_host", "migrate_disk_and_power_off", "rebuild"),
+    *("post_live_migration_at_source", "pre_live_migration"),
     *("resume", "snapshot", "spawn", "suspend", "unrescue", "update_provider_tree"),
 )
 #: Methods of the libvirt driver alone; doc/source/contributor/nova-changes.rst has the
@@ -34,7 +36,7 @@ PRIVATE: Final = (
 OF_GUEST: Final = (
     *("attach_device", "detach_device", "get_config", "is_active", "poweroff"),
 )
-OF_HOST: Final = ("get_guest", "get_hostname", "list_guests")
+OF_HOST: Final = ("get_guest", "get_hostname", "has_min_version", "list_guests")
 
 
 def check(ours: type, novas: type) -> None:
@@ -63,10 +65,11 @@ def _missing(novas: type, names: Iterable[str]) -> Iterator[str]:
 
 
 def _changed(ours: type, novas: type) -> Iterator[str]:
-    for name, method in vars(ours).items():
-        if name not in (*PUBLIC, *PRIVATE) or not hasattr(novas, name):
+    for name in (*PUBLIC, *PRIVATE):
+        method, novas_own = getattr(ours, name, None), getattr(novas, name, None)
+        if method is None or novas_own in (None, method):
             continue
-        parameters = inspect.signature(getattr(novas, name)).parameters
+        parameters = inspect.signature(novas_own).parameters
         kinds = {each.kind for each in parameters.values()}
         if kinds >= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
             # A decorator has hidden them.

@@ -12,7 +12,8 @@ of these conditions hold:
 * It is old enough: an allocation may be written after the lease.
 * Placement has no allocation of its provider, neither for the consumer nor for the
   server of a migration. The allocation of a migration that has failed does not count
-  once its server is deleted: Nova never removes it.
+  once its server is deleted, nor that of a server which is on another host and in no
+  task: Nova never removes them.
 * Nova's database has no such server on this host.
 * libvirt runs no guest with the device. Of a server that has moved, the source keeps a
   definition; it counts only while the guest runs.
@@ -161,15 +162,16 @@ class LeaseReconciler:
         missing = {
             each["uuid"] for each in entries if each["device_rp_uuid"] not in allocated
         }
-        if not missing and not has_failed:
-            return missing
         instance = _instance(context, server)
+        if not missing and not has_failed and not self._is_elsewhere(instance):
+            return missing
         if instance is not None and instance.task_state is not None:
             # A migration may have the allocation, and return it: Placement gives a
             # reserved unit to no consumer.
             missing &= self.unallocated
         is_allocated = any(each["device_rp_uuid"] in allocated for each in entries)
-        if is_allocated and (instance is not None or not has_failed):
+        is_elsewhere = server == consumer and self._is_elsewhere(instance)
+        if is_allocated and not is_elsewhere and (instance or not has_failed):
             return missing
         if any(os_acc.held_seconds(entry) < age for entry in entries):
             return missing
@@ -180,7 +182,14 @@ class LeaseReconciler:
             "consumer %s has left this host: released %d accelerators",
             *(consumer, released),
         )
-        if is_allocated:
+        if is_allocated and is_elsewhere:
+            LOG.warning(
+                "Placement still has an allocation of server %s on this host, to which "
+                "it has not moved: see 'openstack resource provider allocation show "
+                "%s'",
+                *(consumer, consumer),
+            )
+        elif is_allocated:
             LOG.warning(
                 "Placement still has the allocation of migration %s, whose server is "
                 "deleted: remove it with 'openstack resource provider allocation "
@@ -188,6 +197,18 @@ class LeaseReconciler:
                 *(consumer, consumer),
             )
         return set()
+
+    def _is_elsewhere(self, instance: Any) -> bool:
+        """Return whether a server is on another host, and in no task.
+
+        Nova leaves the allocation of a live migration's target if nova-compute of its
+        source ends meanwhile.
+        """
+        return (
+            instance is not None
+            and instance.host not in (None, self._host)
+            and instance.task_state is None
+        )
 
     def _has_left(
         self,

@@ -54,11 +54,15 @@ class ServerAccelerators:
 
     :param node: the node's handle.
     :param allocations: of servers and migrations, in Placement.
+    :param iommufd: whether guests get PCI functions through iommufd.
     """
 
-    def __init__(self, node: DeferredNode, allocations: ServerAllocations) -> None:
+    def __init__(
+        self, node: DeferredNode, allocations: ServerAllocations, iommufd: bool
+    ) -> None:
         self._node = node
         self._allocations = allocations
+        self._iommufd = iommufd
 
     # -- a guest that is created here ------------------------------------------
 
@@ -90,6 +94,10 @@ class ServerAccelerators:
                     self._check_needs_none(instance)
                 return False
             _check_one_service(instance)
+            if conversion.memory_encryption(instance):
+                found = self._node.ready().providers()
+                found = [each for each in found if each["uuid"] in allocations]
+                conversion.check_encryption(instance, found, iommufd=self._iommufd)
             is_new = not self._node.attached(info)
             self._plug(instance.flavor, info, allocations)
             return is_new
@@ -199,7 +207,8 @@ class ServerAccelerators:
 
         :raises InternalError: one is not ready for the guest.
         """
-        return GuestDevices.of_entries(self._ready_entries(instance))
+        entries = self._ready_entries(instance)
+        return GuestDevices.of_entries(entries, iommufd=self._iommufd)
 
     def accel_info(self, instance: Any) -> list[dict[str, Any]]:
         """Return the PCI functions of a server as Nova's driver expects them.
@@ -295,23 +304,6 @@ class ServerAccelerators:
         """Let a server keep its allocation if the rebuild that begins fails."""
         if conversion.may_request_accelerators(instance.flavor):
             self._allocations.restore_after_rebuild(context, instance.uuid)
-
-    def check_has_none(self, instance: Any) -> None:
-        """Check that a running guest has no accelerators, which cannot move with it.
-
-        :raises MigrationPreCheckError: it has, or the store cannot be read.
-        """
-        if not conversion.may_request_accelerators(instance.flavor):
-            return
-        try:
-            held = self._entries(instance.uuid)
-        except exception.OsAccError as error:
-            raise nova_exception.MigrationPreCheckError(reason=str(error)) from error
-        if held:
-            raise nova_exception.MigrationPreCheckError(
-                reason="the server has accelerators, which cannot be migrated live; "
-                "use a cold migration"
-            )
 
     @contextlib.contextmanager
     def moving(self, context: Any, instance: Any) -> Iterator[None]:

@@ -26,6 +26,7 @@ class DriverSettings:
     reconcile_interval: float
     reconcile_age: float
     golden_images: bool
+    iommufd: bool
 
     @classmethod
     def load(cls, config: cfg.ConfigOpts) -> Self:

@@ -18,7 +18,7 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.numa import cells
-from os_acc.numa.nearest import DevicePool, GroupDemand, divide
+from os_acc.numa.nearest import DevicePool, Flow
 from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.numa import (
     CPUPolicy,
@@ -170,17 +170,18 @@ def all_served(
     :param cells: ids of the host cells of the guest; none: any cell.
     """
     guest = GuestCells(topology, tuple(cells))
-    demands = []
-    for request in requests:
-        allowed = tuple(
-            place
-            for place, pool in enumerate(pools)
-            if pool.name in request.pools
-            and allows(request.policy, guest.affinity(pool.node))
-        )
-        demands.append(GroupDemand(request.count, allowed))
-    served = map(sum, divide(demands, pools, guest))
-    return list(served) == [request.count for request in requests]
+    source, sink, first_pool = 0, 1, 2 + len(requests)
+    flow = Flow(first_pool + len(pools))
+    for place, pool in enumerate(pools, first_pool):
+        affinity = guest.affinity(pool.node)
+        flow.add(place, sink, pool.count)
+        for at, request in enumerate(requests, 2):
+            if pool.name in request.pools and allows(request.policy, affinity):
+                flow.add(at, place, request.count)
+    for at, request in enumerate(requests, 2):
+        flow.add(source, at, request.count)
+    wanted = sum(request.count for request in requests)
+    return flow.run(source, sink, wanted) == wanted
 
 
 def declared(

@@ -72,6 +72,22 @@ class AttachHandleInfo(TypedDict, total=False):
     physical_network: str
 
 
+class MigratingDevice(TypedDict):
+    """A device of an instance at the source of a live migration.
+
+    :ivar address: the PCI address, or the UUID of the mediated device.
+    :ivar reason: why it cannot be migrated; '' if it can.
+    :ivar profile: what the device at the target has to equal, as its plugin states it.
+    :ivar state_size: of its state in bytes, as its driver estimates it; 0: unknown.
+    """
+
+    address: str
+    request_group: str
+    reason: str
+    profile: str
+    state_size: int
+
+
 class AcceleratorEntry(TypedDict):
     """One accelerator of an instance.
 
@@ -95,6 +111,12 @@ class AcceleratorEntry(TypedDict):
     :ivar vfio_driver: the VFIO driver on which the guest finds the function; absent if
         it is vfio-pci. Attach such a function with ``managed='no'``: libvirt would bind
         it to vfio-pci otherwise.
+    :ivar vfio_cdev: the node with which a monitor opens the device through iommufd,
+        ``/dev/vfio/devices/vfioN``, as sysfs shows it now: a bind to a VFIO driver may
+        give it another number (Documentation/driver-api/vfio.rst, "VFIO Device cdev";
+        Documentation/ABI/testing/sysfs-devices-vfio-dev). Absent on a kernel without
+        CONFIG_VFIO_DEVICE_CDEV, while the device is on no VFIO driver, and in the
+        entries of :func:`os_acc.recorded`.
     :ivar function_id: the UUID of the function of an FPGA region that it reaches;
         absent if none was requested.
     :ivar created_at: when the consumer got the accelerator, by the host's clock: ISO
@@ -106,6 +128,7 @@ class AcceleratorEntry(TypedDict):
     pci_id: NotRequired[str]
     held_pci_ids: NotRequired[list[str]]
     vfio_driver: NotRequired[str]
+    vfio_cdev: NotRequired[str]
     function_id: NotRequired[str]
     uuid: str
     state: str

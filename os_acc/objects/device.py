@@ -43,6 +43,8 @@ class AttachHandle:
         None: no tag names one.
     :ivar vgpu_type: the type of the vGPU that a VF becomes on NVIDIA's driver, as
         tagged; 0: none.
+    :ivar live_migratable: whether a guest may move with it, as tagged, if its driver
+        can migrate it.
     """
 
     address: DeviceAddress
@@ -54,6 +56,7 @@ class AttachHandle:
     driver: str = VFIO_PCI
     physical_network: str | None = None
     vgpu_type: int = 0
+    live_migratable: bool = True
 
 
 class Erasure(enum.Enum):
@@ -282,6 +285,7 @@ class DeviceTags:
     :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
     :ivar trust_guest_contents: accept the function that an FPGA region reports even
         after a guest could program it.
+    :ivar live_migratable: False: no guest moves with the device.
     """
 
     resource_class: str | None = None
@@ -298,6 +302,7 @@ class DeviceTags:
     vfio_driver: str = VFIO_PCI
     vgpu_type: int = 0
     trust_guest_contents: bool = False
+    live_migratable: bool = True
 
     @property
     def stays(self) -> bool:
@@ -349,6 +354,7 @@ class UsableFunction:
             physical_network=self.tags.physical_network,
             driver=self.driver,
             vgpu_type=self.tags.vgpu_type,
+            live_migratable=self.tags.live_migratable,
         )
 
 

@@ -170,11 +170,12 @@ _SELECTORS: Final = frozenset(
     {"vendor_id", "product_id", "address", "devname", _PARENT}
 )
 _PARENT_KEYS: Final = frozenset(
-    {_PARENT, "mdev_types", "resource_class", "traits", "numa_policy"}
+    {
+        *(_PARENT, "mdev_types", "resource_class", "traits", "numa_policy"),
+        "live_migratable",
+    }
 )
-_NOVAS_TAGS: Final = frozenset(
-    {"trusted", "remote_managed", "managed", "live_migratable", "one_time_use"}
-)
+_NOVAS_TAGS: Final = frozenset({"trusted", "remote_managed", "managed", "one_time_use"})
 
 
 def parse(values: Sequence[str]) -> DeviceSpec:

@@ -201,6 +201,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "vfio_driver": _vfio_driver,
     "vgpu_type": _vgpu_type,
     "trust_guest_contents": _boolean,
+    "live_migratable": _boolean,
 }
 #: The keys that :func:`parse_tags` reads.
 TAG_NAMES: Final = frozenset(_PARSERS)

@@ -11,6 +11,7 @@ unique to its card, or if cards and VFs come and go.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -97,6 +98,7 @@ def of_card(node_name: str, card_key: str) -> str:
     return f"{_begin(node_name)}card_{card_key}"
 
 
+@functools.lru_cache(4096)
 def uuid_of(name: str) -> str:
     """Return the uuid of the provider with this name."""
     return str(uuid.uuid5(_PROVIDERS, name))

@@ -50,10 +50,6 @@ class RecordedState:
     mdev_totals: Mapping[MdevType, int] = field(default_factory=_empty)
     provider_classes: Mapping[str, str] = field(default_factory=_empty)
 
-    def of_consumer(self, consumer: str) -> tuple[Lease, ...]:
-        """Return the leases of one consumer, in the order of their creation."""
-        return tuple(each for each in self.leases if each.consumer == consumer)
-
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.
 

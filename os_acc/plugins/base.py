@@ -297,6 +297,25 @@ class PluginBase(abc.ABC):
         """
         del handle, steps
 
+    def migration_profile(self, lease: LeaseView) -> str | None:
+        """Return what the target of a live migration has to have; None: the model,
+        the type of the mediated device, the driver and its version.
+
+        It is read-only, and called at both ends before anything is changed. After any
+        exception the guest is not migrated.
+        """
+        del lease
+        return None
+
+    def accepts_migration(self, source: str, target: str) -> bool:
+        """Return whether a device takes over the state of one with another profile.
+
+        It is called at the target, for profiles that differ. Each begins with the name
+        of the plugin and the resource class, before :meth:`migration_profile`.
+        """
+        del source, target
+        return False
+
     def read_region(self, region: Region) -> Region | None:
         """Return the region as the hardware reports it now; None: unreadable.
 

@@ -176,6 +176,10 @@ def _take(call: TakeRequest, index: int) -> CallResult:
             pci_functions.check_driver(address, driver, driver)
         if target is call.targets[-1]:
             _check_bus_resets(call)
+            if call.asks_migration:
+                # Beside it, functions of its group may be on vfio-pci.
+                asked = next((each for each in call.targets if each.driver), target)
+                return pci_functions.migration(call.group, str(asked.address))
     return OK
 
 
@@ -267,6 +271,10 @@ def _restore(call: GiveBackRequest, target: BindTarget) -> None:
     # 1. No process may hold the function: a write would wait for the holder. The
     #    driver link is no evidence: a device being removed has already lost it. The
     #    reset of a bus opens the group itself, once libvirt has given it back to root.
+    if not call.proven_free and pci_functions.may_be_leaving(
+        pci_functions.directory(address)
+    ):
+        raise CallRefused(Outcome.UNSURE, errno.EACCES, pci_functions.HELD)
     if not call.proven_free or pci_functions.resets_with_bus(address):
         pci_functions.check_unheld(call.group)
     if is_vfio_driver(pci_functions.driver(address)):

@@ -69,6 +69,7 @@ class TakeRequest(GroupRequest):
     :ivar eraser: the plugin that has to erase them afterwards; '' for none.
     :ivar releaser: the plugin that has to release them afterwards; '' for none.
     :ivar node: the compute node whose lease it is; '' if unknown.
+    :ivar asks_migration: whether the last answer has that of VFIO about migration.
     """
 
     targets: Annotated[tuple[BindTarget, ...], request.targets(2, 3, 5)]
@@ -76,6 +77,7 @@ class TakeRequest(GroupRequest):
     eraser: request.Name = ""
     releaser: request.Name = ""
     node: request.Text = ""
+    asks_migration: request.Flag = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,12 @@
 
 ``/dev/vfio/<group>`` answers EBUSY while a process holds the group or one of its
 devices, and also when the holder's process is gone but its memory is still pinned
-(drivers/vfio/group.c): that answer decides. The names only inform operators.
+(drivers/vfio/group.c): that answer decides, and the names only inform operators. A
+kernel with iommufd alone has no such node: see :func:`.pci_functions.probe_group`.
+
+A process that has only opened ``/dev/vfio/devices/vfioN`` holds no device, but an
+unbind waits until it closes the node (vfio_device_fops_cdev_open() takes a reference
+in drivers/vfio/device_cdev.c): no probe finds it, and its name alone counts.
 
 While a function is on a driver of the host, its holders are the processes that have a
 node of that driver open. A mapping whose descriptor is closed is not found, nor is a
@@ -22,11 +27,14 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel, mdev, pci_functions, request
+from os_acc.privsep import kernel, mdev, pci_functions, record, request
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
 _NVIDIA: Final = "proc/driver/nvidia/gpus"
+_CDEVS: Final = "/dev/vfio/devices/"
+#: d_path() in fs/d_path.c.
+_DELETED: Final = " (deleted)"
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)\s*", re.ASCII)
 
 
@@ -58,6 +66,9 @@ def holders(call: HoldersRequest) -> Holders:
     try:
         for address in call.addresses:
             nodes.update(_device_nodes(pci_functions.directory(address)))
+            # Any other function without a driver may just be free.
+            if record.exists(address):
+                nodes.update(_leaving_nodes(pci_functions.directory(address)))
             nodes.update(_multipath_nodes(address))
             nodes.update(_nvidia_nodes(address))
         return _holders(nodes, map(pci_functions.group, call.addresses))
@@ -69,13 +80,16 @@ def holders(call: HoldersRequest) -> Holders:
 def mdev_holders(call: MdevRequest) -> Holders:
     """Answer as :func:`holders`; a missing mediated device is not held."""
     try:
-        nodes = set(_device_nodes(mdev.directory(call.uuid)))
-        return _holders(nodes, [mdev.group(call.uuid)])
+        directory = mdev.directory(call.uuid)
+        nodes = {*_device_nodes(directory), *_leaving_nodes(directory)}
+        return _holders(nodes, [mdev.group(call.uuid)], [call.uuid])
     except OSError as error:
         return (Outcome.UNSURE, error.errno or errno.EIO, ())
 
 
-def _holders(nodes: set[str], groups: Iterable[int | None]) -> Holders:
+def _holders(
+    nodes: set[str], groups: Iterable[int | None], mdevs: Iterable[str] = ()
+) -> Holders:
     # Regardless of the driver: it may be a variant of vfio-pci, or unbound while the
     # unbind waits for the guest.
     numbers = sorted({each for each in groups if each is not None})
@@ -83,12 +97,13 @@ def _holders(nodes: set[str], groups: Iterable[int | None]) -> Holders:
     # Scanning all processes is expensive on a busy host: only done if there is
     # a node that could be held.
     found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
-    # No node, no holder.
-    probed = (kernel.current.probe_vfio_group(number) for number in numbers)
-    number = next((each for each in probed if each not in (0, errno.ENOENT)), 0)
-    if found or number == errno.EBUSY:
+    if found:
         return (Outcome.IN_USE, errno.EBUSY, found)
-    return (Outcome.UNSURE if number else Outcome.OK, number, ())
+    probes = (*map(pci_functions.probe_group, numbers), *map(mdev.probe, mdevs))
+    error = next(filter(None, probes), 0)
+    if error == errno.EBUSY:
+        return (Outcome.IN_USE, error, ())
+    return (Outcome.UNSURE if error else Outcome.OK, error, ())
 
 
 def _multipath_nodes(address: PciAddress) -> Iterator[str]:
@@ -141,6 +156,12 @@ def _device_nodes(directory: str) -> Iterator[str]:
                 yield f"/dev/{value}"
 
 
+def _leaving_nodes(directory: str) -> Iterator[str]:
+    """Yield a mark for all deleted nodes: nothing shows which one was a device's."""
+    if pci_functions.may_be_leaving(directory):
+        yield _DELETED
+
+
 def _processes(nodes: set[str]) -> Iterator[tuple[int, str]]:
     proc = kernel.current.path("proc")
     for name in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
@@ -159,7 +180,11 @@ def _holds(directory: str, nodes: set[str]) -> bool:
             target = os.readlink(os.path.join(directory, descriptor))
         except OSError:
             continue
-        if target in nodes:
+        if target in nodes or (
+            _DELETED in nodes
+            and target.startswith(_CDEVS)
+            and target.endswith(_DELETED)
+        ):
             return True
     return False
 

@@ -18,7 +18,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from os_acc.objects.pci import PciAddress
@@ -36,6 +36,9 @@ _NVME_ADMIN_CMD = 0xC048_4E41
 _VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU = 0x3B66, 3
 _VFIO_GROUP_SET_CONTAINER, _VFIO_GROUP_GET_DEVICE_FD = 0x3B68, 0x3B6A
 _VFIO_DEVICE_PCI_HOT_RESET = 0x3B71
+_VFIO_DEVICE_FEATURE, _FEATURE_GET = 0x3B75, 1 << 16
+_VFIO_DEVICE_BIND_IOMMUFD = 0x3B76
+_MIGRATION, _MIG_DATA_SIZE = 1, 9
 
 
 class Kernel:
@@ -95,13 +98,66 @@ class Kernel:
         os.close(fd)
         return 0
 
+    def probe_vfio_device(self, name: str) -> int:
+        """Bind a device to an iommufd of our own, close both; return 0 or the error.
+
+        vfio_df_ioctl_bind_iommufd() in drivers/vfio/device_cdev.c. EBUSY: a process
+        holds the device or its group; one that has only opened the node does not.
+        EPERM: another iommufd, or a driver of the host, has the group
+        (iommu_device_claim_dma_owner()). ENOENT: the device has no node. The bind opens
+        the device as a monitor does: vfio-pci resets a function.
+
+        :param name: of a function, or the UUID of a mediated device.
+        """
+        try:
+            with self._bound_device(name):
+                return 0
+        except OSError as error:
+            # vfio_df_open() answers EINVAL if the device is open through its node.
+            is_held = error.errno == errno.EINVAL
+            return errno.EBUSY if is_held else error.errno or errno.EIO
+
     def hot_reset(self, group: int, function: str) -> None:
         """Reset the bus or slot of a function; VFIO must have all functions of it.
+
+        Without a node of the group, the function is bound to an iommufd, which then
+        owns its group (vfio_pci_dev_set_hot_reset() in
+        drivers/vfio/pci/vfio_pci_core.c).
 
         :raises OSError: ENODEV, the kernel resets neither (pci_probe_reset_bus());
             EINVAL, one of them is in another group, or not on a VFIO driver; EBUSY, a
             process holds the group; EPERM, the group is not viable.
         """
+        with self._vfio_device(group, function) as (owner, device):
+            # struct vfio_pci_hot_reset: argsz, flags, count, group_fds.
+            owners = () if owner is None else (owner,)
+            size = 12 + 4 * len(owners)
+            request = struct.pack(f"III{len(owners)}i", size, 0, len(owners), *owners)
+            fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
+
+    def migration(self, group: int | None, name: str) -> tuple[int, int]:
+        """Ask VFIO whether it can migrate a device; this opens it, which may reset it.
+
+        :param name: of a function, or the UUID of a mediated device.
+        :returns: ``VFIO_MIGRATION_*``, 0 if its driver has no migration; and the size
+            of its state in bytes, 0 if its driver gives none.
+        :raises OSError: EBUSY, a process holds the group; EPERM, it is not viable.
+        """
+        with self._vfio_device(group, name) as (_owner, device):
+            flags, size = _feature(device, _MIGRATION), 0
+            with contextlib.suppress(OSError):
+                size = _feature(device, _MIG_DATA_SIZE) if flags else 0
+            return flags, size
+
+    @contextlib.contextmanager
+    def _vfio_device(
+        self, group: int | None, name: str
+    ) -> Iterator[tuple[int | None, int]]:
+        """Open a device; yield the descriptors of its group, or None, and its own."""
+        if not os.path.exists(self.path("dev/vfio", str(group))):
+            with self._bound_device(name) as fd:
+                yield None, fd
+            return
         with (
             open(self.path("dev/vfio/vfio"), "r+b", buffering=0) as container,
             open(self.path("dev/vfio", str(group)), "r+b", buffering=0) as owner,
@@ -109,12 +165,33 @@ class Kernel:
             number = struct.pack("i", container.fileno())
             fcntl.ioctl(owner, _VFIO_GROUP_SET_CONTAINER, number)
             fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU)
-            name = bytearray(function.encode() + b"\0")
-            fd = fcntl.ioctl(owner, _VFIO_GROUP_GET_DEVICE_FD, name)
-            # struct vfio_pci_hot_reset: argsz, flags, count, group_fds.
-            request = struct.pack("IIIi", 16, 0, 1, owner.fileno())
+            text = bytearray(name.encode() + b"\0")
+            fd = fcntl.ioctl(owner, _VFIO_GROUP_GET_DEVICE_FD, text)
             with open(fd, "r+b", buffering=0) as device:
-                fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
+                yield owner.fileno(), device.fileno()
+
+    @contextlib.contextmanager
+    def _bound_device(self, name: str) -> Iterator[int]:
+        """Open a device through its node, and bind it to an iommufd of our own.
+
+        Documentation/driver-api/vfio.rst, "VFIO Device cdev". A node that libvirt has
+        given to another user can be opened to read with CAP_DAC_READ_SEARCH alone.
+        """
+        bus = "pci" if ":" in name else "mdev"
+        place = self.path("sys/bus", bus, "devices", name, "vfio-dev")
+        # It disappears as soon as the device leaves its driver.
+        (device,) = os.listdir(place) or [""]
+        number = self.read(os.path.join(place, device, "dev")).strip()
+        node = self.path("dev/vfio/devices", device)
+        fd = _open_node(node, number, stat.S_ISCHR, os.O_RDONLY)
+        with (
+            open(fd, "rb", buffering=0),
+            open(self.path("dev/iommu"), "r+b", buffering=0) as iommu,
+        ):
+            # struct vfio_device_bind_iommufd: argsz, flags, iommufd, out_devid.
+            request = bytearray(struct.pack("IIiI", 16, 0, iommu.fileno(), 0))
+            fcntl.ioctl(fd, _VFIO_DEVICE_BIND_IOMMUFD, request)
+            yield fd
 
     def open_exclusive(self, path: str, device: str) -> int:
         """Open a character device, whose driver supports O_EXCL, until it is closed.
@@ -175,6 +252,21 @@ class Kernel:
         # All sysfs attributes share the device number of sysfs.
         if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
             raise OSError(errno.EINVAL, "not a sysfs attribute", path)
+
+
+def _feature(device: int, feature: int) -> int:
+    """Read a 64-bit feature of a VFIO device; 0: its driver does not have it.
+
+    struct vfio_device_feature: argsz, flags, data.
+    """
+    request = bytearray(struct.pack("IIQ", 16, _FEATURE_GET | feature, 0))
+    try:
+        fcntl.ioctl(device, _VFIO_DEVICE_FEATURE, request)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EINVAL):
+            return 0
+        raise
+    return int(struct.unpack("IIQ", request)[2])
 
 
 def _open_node(

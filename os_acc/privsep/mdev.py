@@ -40,6 +40,7 @@ class SlotRequest(request.Request):
     :ivar lease: canonical UUID of the lease and of its mediated device.
     :ivar releaser: the plugin that has to release the slot; '' for none.
     :ivar node: the compute node whose lease it is; '' if unknown.
+    :ivar asks_migration: whether the answer has that of VFIO about migration.
     """
 
     slot: request.Slot
@@ -48,6 +49,7 @@ class SlotRequest(request.Request):
     milliseconds: request.Milliseconds
     releaser: request.Name = ""
     node: request.Text = ""
+    asks_migration: request.Flag = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,11 +144,20 @@ def group(uuid: str) -> int | None:
     return pci_functions.group_of(directory(uuid))
 
 
+def probe(uuid: str) -> int:
+    """Answer as :func:`.pci_functions.probe_group` for a mediated device."""
+    if (number := group(uuid)) is not None:
+        return pci_functions.probe_group(number)
+    # Without CONFIG_VFIO_GROUP it has no group (vfio_device_set_group() in
+    # drivers/vfio/vfio.h).
+    return pci_functions.probe_devices([uuid])
+
+
 def _create(call: SlotRequest) -> CallResult:
     check_claim(call.slot, call.lease)
     kind, found = call.slot.type, _type_of(call.lease)
     if found == kind:
-        return OK
+        return _created(call)
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
     if not privileged_conf.last_read().allows_mdev(kind):
@@ -159,7 +170,13 @@ def _create(call: SlotRequest) -> CallResult:
     found = _type_of(call.lease)
     if found != kind:
         raise CallRefused(Outcome.NO_EFFECT, 0, "create", str(found or ""))
-    return OK
+    return _created(call)
+
+
+def _created(call: SlotRequest) -> CallResult:
+    if not call.asks_migration:
+        return OK
+    return pci_functions.migration(group(call.lease), call.lease)
 
 
 def _remove(call: RemoveRequest) -> CallResult:
@@ -196,9 +213,8 @@ def _repair(call: SlotRequest) -> CallResult:
 
 
 def _remove_existing(uuid: str) -> None:
-    number = group(uuid)
     # The removal of an open mediated device waits until it is closed.
-    if number is not None and kernel.current.probe_vfio_group(number) == errno.EBUSY:
+    if probe(uuid) == errno.EBUSY:
         raise CallRefused(Outcome.IN_USE, errno.EBUSY, "remove")
     kernel.current.write(os.path.join(directory(uuid), "remove"), "1")
     if (found := _type_of(uuid)) is not None:

@@ -12,12 +12,13 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc import exception
 from os_acc.objects import nvme
 from os_acc.objects.drivers import NVIDIA, is_vfio_driver
+from os_acc.objects.migration import MigrationSupport
 from os_acc.objects.pci import (
     BUS_RESETS,
     CHIPSET,
@@ -27,11 +28,13 @@ from os_acc.objects.pci import (
     part_of_device,
 )
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
+_GROUPS: Final = "sys/kernel/iommu_groups"
+_UNHELD: Final = frozenset({0, errno.ENOENT, errno.ENODEV, errno.EPERM})
 #: The step of a refusal because a process has the IOMMU group open.
 HELD: Final = "vfio"
 #: The step of a refusal because of a disk; ``observed`` is its name.
@@ -356,16 +359,49 @@ def probe(address: PciAddress) -> None:
     kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))
 
 
+def may_be_leaving(place: str) -> bool:
+    """Return whether a device without a driver may wait for a process, unseen.
+
+    Linux 6.6 and later remove the node of a device before they wait for its holder
+    (vfio_unregister_group_dev() in drivers/vfio/vfio_main.c).
+    """
+    has_iommufd = os.path.exists(kernel.current.path("dev/iommu"))
+    return has_iommufd and os.path.exists(place) and not link(place, "driver")
+
+
+def probe_group(number: int) -> int:
+    """Return EBUSY if a process holds a device of an IOMMU group; 0, or an error.
+
+    The node of the group answers without side effects, also for a device open through
+    its own node. With iommufd alone, each function of the group on a VFIO driver is
+    bound, which resets it. A driver of the host might not expect that.
+    """
+    if (error := kernel.current.probe_vfio_group(number)) != errno.ENOENT:
+        return error
+    try:
+        names = sorted(os.listdir(kernel.current.path(_GROUPS, str(number), "devices")))
+    except FileNotFoundError:
+        return 0
+    found = filter(None, map(function_named, names))
+    return probe_devices(str(each) for each in found if is_vfio_driver(driver(each)))
+
+
+def probe_devices(names: Iterable[str]) -> int:
+    """Answer as :func:`probe_group` for functions, or mediated devices, by iommufd."""
+    errors = map(kernel.current.probe_vfio_device, names)
+    # EPERM beside no EBUSY: a driver of the host has the group, and no guest can.
+    return next((each for each in errors if each not in _UNHELD), 0)
+
+
 def check_unheld(group_number: int | None) -> None:
-    """Check that no process has an IOMMU group open: a write would wait for it.
+    """Check that no process holds a device of a group: a write would wait for it.
 
     :param group_number: None: the function has no group, and VFIO cannot have it.
     :raises CallRefused: IN_USE, or UNSURE.
     """
     if group_number is None:
         return
-    error = kernel.current.probe_vfio_group(group_number)
-    if error not in (0, errno.ENOENT):
+    if error := probe_group(group_number):
         is_held = error == errno.EBUSY
         raise CallRefused(Outcome.IN_USE if is_held else Outcome.UNSURE, error, HELD)
 
@@ -447,3 +483,18 @@ def disks_below(place: str) -> dict[str, str]:
                 number = kernel.current.path("sys/class/block", name, "dev")
                 found[name] = kernel.current.read(number).strip()
     return found
+
+
+def migration(group: int | None, name: str) -> CallResult:
+    """Return OK, with what VFIO answers about the migration of a free device.
+
+    :param name: of a function, or the UUID of a mediated device.
+    """
+    try:
+        flags, size = kernel.current.migration(group, name)
+    except OSError as error:
+        # The plug does not depend on it: the next one asks again.
+        return CallResult(Outcome.OK, error.errno or errno.EIO, "migration")
+    return CallResult(
+        Outcome.OK, 0, "migration", MigrationSupport(flags, size).encoded()
+    )

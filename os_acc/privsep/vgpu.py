@@ -19,7 +19,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, kernel, pci_functions, privileged_conf
+from os_acc.privsep import claims, pci_functions, privileged_conf
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
@@ -85,7 +85,7 @@ def delete_vgpu(target: StepTarget) -> None:
     # Another type is another tool's vGPU.
     if found and found == kind:
         group = pci_functions.group(address)
-        if group is not None and kernel.current.probe_vfio_group(group) == errno.EBUSY:
+        if group is not None and pci_functions.probe_group(group) == errno.EBUSY:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CURRENT)
         target.write(address, _CURRENT, "0")
         found = _current(target, address)

@@ -23,6 +23,8 @@ ANYWHERE: Final = GuestCells(NUMATopology())
 #: The functions that may serve a group on a provider, by group suffix and provider.
 Reaching: TypeAlias = Mapping[tuple[str, str], frozenset[DeviceAddress]]
 _MOST_SHOWN: Final = 4
+_CONSUMERS: Final = "see 'os-acc device list' for the consumers of its devices"
+_REPAIR: Final = "repair or replace the device; see 'os-acc device list --state faulty'"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class DeviceSelector:
             f"requested by {title(wanted.group_suffix)}: {wanted.amount} requested, "
             f"{got} available; {exception.some(list(map(str, those)), _MOST_SHOWN)} "
             "reach it",
-            hint="see 'os-acc device list' for the consumers of its devices",
+            hint=_CONSUMERS,
         )
 
     def _found(self, free: Sequence[AttachHandle]) -> str:
@@ -209,10 +211,12 @@ def _check_enough(
         left[each.provider_uuid] -= each.amount
         if left[each.provider_uuid] < 0:
             provider = providers[each.provider_uuid]
+            faults = [at for at in provider.device.handles if at.fault]
+            broken = f"; out of order: {', '.join(map(_fault, faults))}"
             raise exception.NoDeviceAvailable(
                 f"{provider.name} has no free device left for "
-                f"{title(each.group_suffix)}{_out_of_order(provider)}",
-                hint="see 'os-acc device list' for the consumers of its devices",
+                f"{title(each.group_suffix)}{broken if faults else ''}",
+                hint=_REPAIR if faults else _CONSUMERS,
             )
 
 
@@ -226,10 +230,5 @@ def _free(
     )
 
 
-def _out_of_order(provider: Provider) -> str:
-    faults = [
-        f"{handle.address} {handle.fault}"
-        for handle in provider.device.handles
-        if handle.fault
-    ]
-    return f"; out of order: {', '.join(faults)}" if faults else ""
+def _fault(handle: AttachHandle) -> str:
+    return f"{handle.address} {handle.fault}"

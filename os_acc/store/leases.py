@@ -99,9 +99,16 @@ class Store:
     def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
         """Return all leases, or those of one consumer, in order of creation."""
         with self._transaction() as connection:
-            if consumer is None:
-                return self._load(connection)
-            return self._load(connection, "consumer = ?", consumer)
+            where = () if consumer is None else ("consumer = ?", consumer)
+            return self._load(connection, *where)
+
+    def leases_or_all(
+        self, consumer: str
+    ) -> tuple[tuple[Lease, ...], RecordedState | None]:
+        """Return the leases of a consumer; all records only if it has none."""
+        with self._transaction() as connection:
+            leases = self._load(connection, "consumer = ?", consumer)
+            return leases, None if leases else self._all(connection)
 
     def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
@@ -215,11 +222,8 @@ class Store:
                     f"consumer {new_consumer} already holds accelerators",
                     reason=exception.ConflictReason.CONSUMER,
                 )
-            before = [
-                each
-                for each in self._load(connection, "consumer = ?", old_consumer)
-                if not each.erasure
-            ]
+            before = self._load(connection, "consumer = ?", old_consumer)
+            before = tuple(each for each in before if not each.erasure)
             if not before:
                 raise exception.NotFound(
                     f"consumer {old_consumer} holds no accelerators",
@@ -377,8 +381,11 @@ class Store:
     def recorded_state(self) -> RecordedState:
         """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
-            leases = self._load(connection)
-            return snapshot.recorded_state(RecordedState, connection, leases)
+            return self._all(connection)
+
+    def _all(self, connection: sqlite3.Connection) -> RecordedState:
+        leases = self._load(connection)
+        return snapshot.recorded_state(RecordedState, connection, leases)
 
     def record_helper_claims(
         self, claimed: Mapping[DeviceAddress, str], seen: str
@@ -427,14 +434,9 @@ class Store:
             for lease in self._load(connection):
                 records.restore_claims(connection, lease)
 
-    def _load(
-        self,
-        connection: sqlite3.Connection,
-        condition: str = "TRUE",
-        *arguments: object,
-    ) -> tuple[Lease, ...]:
+    def _load(self, connection: sqlite3.Connection, *where: str) -> tuple[Lease, ...]:
         """Return the intact leases that match; set the damaged records aside."""
-        leases, damaged = records.load(connection, condition, *arguments)
+        leases, damaged = records.load(connection, *where)
         for row, why in damaged:
             records.set_aside(connection, row, why)
             journal.record(
@@ -447,9 +449,7 @@ class Store:
             LOG.error(
                 "The record of lease %s of consumer %s is damaged: %s. Its devices"
                 " are not offered until an operator releases them.",
-                row.uuid,
-                row.consumer,
-                why,
+                *(row.uuid, row.consumer, why),
             )
         return leases
 

@@ -46,7 +46,7 @@ os.register_at_fork(
 #: The file format versions in the header, and where they are; a 2 is a write-ahead
 #: log (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
 _NO_LOG: Final = b"\x01\x01"
-_LOG_AT: Final = 18
+_LOG: Final = slice(18, 20)
 
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
 APPLICATION_ID: Final = 0x6F736163
@@ -280,9 +280,10 @@ def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
                 str, encoding="utf-8", errors="replace"
             )
             if image:
-                # An image has no log; SQLite would not open one that names a log.
-                after = _LOG_AT + len(_NO_LOG)
-                connection.deserialize(image[:_LOG_AT] + _NO_LOG + image[after:])
+                if image[_LOG] != _NO_LOG:
+                    # An image has no log; SQLite would not open one that names a log.
+                    image = image[: _LOG.start] + _NO_LOG + image[_LOG.stop :]
+                connection.deserialize(image)
             connection.execute("BEGIN")
             yield connection
     except MemoryError as error:
@@ -312,9 +313,8 @@ def check(
     :raises StateUnavailable: a newer os_acc created or upgraded it.
     """
     try:
-        application, version = connection.execute(
-            "SELECT * FROM pragma_application_id, pragma_user_version"
-        ).fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
             raise Damaged("it is not a store of os_acc")
         meta = read_meta(connection)
@@ -377,19 +377,17 @@ def _run(connection: sqlite3.Connection, steps: Iterable[tuple[str, ...]]) -> No
 
 
 @functools.cache
-def _layout(steps: tuple[tuple[str, ...], ...]) -> str:
+def _layout(steps: tuple[tuple[str, ...], ...]) -> list[tuple[Any, ...]]:
     """Return the tables that steps make."""
     with contextlib.closing(_in_memory()) as connection:
         _run(connection, steps)
         return _tables(connection)
 
 
-def _tables(connection: sqlite3.Connection) -> str:
-    (found,) = connection.execute(
-        "SELECT group_concat(type || quote(name) || quote(tbl_name) || quote(sql))"
-        " FROM (SELECT * FROM sqlite_master ORDER BY type, name)"
-    ).fetchone()
-    return str(found)
+def _tables(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+    ).fetchall()
 
 
 def _in_memory() -> sqlite3.Connection:

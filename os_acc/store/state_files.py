@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Files of the state directory: node name, refused devices, last health, error count.
+"""Files of the state directory: node name, refusals, migrations, health, error count.
 
 A service writes them, and commands on the same host read them. None needs a lock: each
 is replaced atomically.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from typing import Any, Final
 from os_acc.exception import InvalidInput, OsAccError
 from os_acc.host import attributes
 from os_acc.objects.mdev import DeviceAddress, function_of
+from os_acc.objects.migration import MigrationSupport
 from os_acc.objects.pci import PciAddress
 from os_acc.store import errors
 
@@ -31,6 +33,8 @@ _NODE_NAME: Final = "node_name"
 _LONGEST_NAME: Final = 4 * 200
 _REFUSALS: Final = "refusals"
 _LONGEST_REFUSAL: Final = 1 << 16
+_MIGRATIONS: Final = "migrations"
+_LONGEST_ANSWER: Final = 4096
 _HEALTH: Final = "health"
 _LONGEST_HEALTH: Final = 1 << 22
 _ERRORS: Final = "errors"
@@ -197,6 +201,41 @@ def _state(root: str, function: str) -> list[str]:
         with open(size, encoding="ascii") as file:
             seen += [os.path.basename(os.path.dirname(size)), file.read()]
     return seen
+
+
+# -- what VFIO has answered about migration ------------------------------------------
+
+
+def record_migration(state_path: str, subject: str, support: MigrationSupport) -> None:
+    """Record the answer of VFIO about a subject; if that fails, it is asked again.
+
+    :param subject: see :func:`os_acc.inventory.migration.subject_of`.
+    """
+    path = _migration(state_path, subject)
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        replace(path, json.dumps([subject, support.encoded()]).encode())
+
+
+def forget_migration(state_path: str, subject: str) -> None:
+    """Remove an answer, so that VFIO is asked again."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_migration(state_path, subject))
+
+
+def _migration(state_path: str, subject: str) -> str:
+    name = hashlib.sha256(subject.encode()).hexdigest()[:32]
+    return os.path.join(state_path, _MIGRATIONS, name)
+
+
+def recorded_migrations(state_path: str) -> dict[str, MigrationSupport]:
+    """Return the recorded answers by their subjects."""
+    answers = {}
+    for path in glob.glob(os.path.join(glob.escape(state_path), _MIGRATIONS, "*")):
+        with contextlib.suppress(*_UNUSABLE):
+            subject, text = json.loads(_read(path, _LONGEST_ANSWER))
+            answers[str(subject)] = MigrationSupport.parse(text)
+    return answers
 
 
 # -- the health that a service has read as root --------------------------------------

@@ -119,6 +119,7 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
     nodes.boot(tree, host.nodes)
     for driver in host.drivers:
         drivers.register(tree, driver)
+    vfio.boot(tree, cdev=host.vfio_cdev, groups=host.vfio_groups)
     if host.vfio:
         _load_vfio(tree, host)
     mdevs.boot(tree, host.mdev_parents)
@@ -148,8 +149,6 @@ def _load_vfio(tree: Transaction, host: HostSpec) -> None:
     tree.put(f"{_PARAMETERS}/enable_sriov", "N\n", 0o644)
     tree.put(f"{_PARAMETERS}/disable_idle_d3", "N\n")
     tree.link(f"sys/bus/pci/drivers/{drivers.VFIO}/module", "sys/module/vfio_pci")
-    tree.mkdir("sys/class/vfio")
-    tree.put("dev/vfio/vfio", "", 0o666)
 
 
 def _teach(tree: Transaction, function: FunctionSpec) -> None:

@@ -193,6 +193,7 @@ def detach(tree: Transaction, address: str) -> None:
     tree.drop(f"{path}/driver")
     mark = f"{_LEAVING}/{address}"
     tree.put(mark, name)
+    vfio.leave(tree, path)
     if holders.holds(tree, address):
         raise holders.Blocked(address)
     function = functions.spec(tree, address)

@@ -29,16 +29,20 @@ class Blocked(Exception):
     """
 
 
-def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
-    """Let a process open a function.
+def hold(
+    tree: Transaction, address: str, pid: int, command: str, *, iommufd: bool
+) -> None:
+    """Let a process open a function, through its group or through iommufd.
 
-    :raises OSError: ENODEV: VFIO does not offer it.
+    :raises OSError: ENODEV: VFIO does not offer it so.
     """
     group = _group_of(tree, address)
-    node = f"dev/vfio/{group}"
-    if not tree.exists(node):
+    node = cdev(tree, address) if iommufd else f"dev/vfio/{group}"
+    if not node or not tree.exists(node):
         raise refuse(errno.ENODEV, address)
-    files = ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]")
+    files = ["/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]"]
+    if iommufd:
+        files = ["/dev/iommu", f"/{node}"]
     _open(tree, f"{HOLDS}/{address}", pid, command, *files)
 
 
@@ -120,6 +124,43 @@ def lose(tree: Transaction) -> None:
 def lost(tree: Transaction) -> tuple[str, ...]:
     """Return the clients that have lost their disks."""
     return tuple(tree.read(f"{_LOST}/{disk}") for disk in tree.list(_LOST))
+
+
+def check_bind(tree: Transaction, address: str) -> None:
+    """Do as vfio_df_ioctl_bind_iommufd() for a process that opens a device.
+
+    :raises OSError: ENOENT: it has no node; EACCES: :func:`chown`; EBUSY: a process
+        holds it (the kernel answers EINVAL for another iommufd); EPERM: a process holds
+        another function of its group.
+    """
+    if not cdev(tree, address):
+        raise refuse(errno.ENOENT, address)
+    group = _group_of(tree, address)
+    if group is not None and is_foreign(tree, group):
+        raise refuse(errno.EACCES, address)
+    if holds(tree, address):
+        raise refuse(errno.EBUSY, address)
+    if holds_group(tree, group):
+        raise refuse(errno.EPERM, address)
+
+
+def cdev(tree: Transaction, address: str) -> str:
+    """Return the node of a function or mediated device for iommufd; '' for none."""
+    for bus in (functions.DEVICES, "sys/bus/mdev/devices"):
+        place = tree.follow(f"{bus}/{address}")
+        for name in tree.list(f"{place}/vfio-dev") if place else ():
+            if tree.exists(f"{place}/vfio-dev/{name}/dev"):
+                return f"dev/vfio/devices/{name}"
+    return ""
+
+
+def mark_deleted(tree: Transaction, node: str) -> None:
+    """Name an open node in ``/proc`` as d_path() does when it is gone."""
+    for mark in tree.list(HOLDS):
+        pid, first, count = map(int, tree.read(f"{HOLDS}/{mark}").split())
+        for fd in range(first, first + count):
+            if tree.follow(path := f"proc/{pid}/fd/{fd}") == node:
+                tree.link_text(path, f"{node} (deleted)")
 
 
 def let_go(tree: Transaction, address: str) -> None:

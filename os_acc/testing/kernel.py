@@ -13,9 +13,19 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Self, Unpack
 
+from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import boot, dfl, drivers, faults, functions, holders, mdevs
+from os_acc.testing import (
+    boot,
+    dfl,
+    drivers,
+    faults,
+    functions,
+    holders,
+    mdevs,
+    vfio,
+)
 from os_acc.testing.faults import Effect, InjectedFault, Struck
 from os_acc.testing.nvme import NvmeNodes
 from os_acc.testing.qat import HeartbeatFiles
@@ -148,11 +158,42 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
                 return errno.EACCES
             return errno.EBUSY if holders.holds_group(tree, group) else 0
 
+    def probe_vfio_device(self, name: str) -> int:
+        """Return 0, or the error of :func:`.holders.check_bind`."""
+        with self._tree.transaction() as tree:
+            try:
+                holders.check_bind(tree, name)
+                if not mdevs.exists(tree, name):
+                    drivers.check_open(tree, name)
+            except OSError as error:
+                return error.errno or errno.EIO
+        return 0
+
     def hot_reset(self, group: int, function: str) -> None:
-        """Reset the functions of a group; logged as a write of the group's node."""
-        if number := self.probe_vfio_group(group):
-            raise refuse(number, f"/dev/vfio/{group}")
-        self.write(self.path("dev/vfio", str(group)), function)
+        """Reset the functions of a group; logged as a write of the node."""
+        node = self._check_open(group, function)
+        self.write(self.path(node), function)
+
+    def _check_open(self, group: int | None, name: str) -> str:
+        """Return the node through which privileged code opens a device."""
+        node = f"dev/vfio/{group}"
+        error = errno.ENOENT if group is None else self.probe_vfio_group(group)
+        if error == errno.ENOENT:
+            error = self.probe_vfio_device(name)
+            with self._tree.transaction() as tree:
+                node = holders.cdev(tree, name)
+        if error:
+            raise refuse(error, f"/{node}")
+        return node
+
+    def migration(self, group: int | None, name: str) -> tuple[int, int]:
+        """Return what the driver of a device answers; vfio-pci has no migration."""
+        self._check_open(group, name)
+        with self._tree.transaction() as tree:
+            if mdevs.exists(tree, name):
+                return mdevs.migration(tree, name)
+            is_plain = drivers.bound(tree, name) == VFIO_PCI
+            return (0, 0) if is_plain else functions.spec(tree, name).migration
 
     # -- faults --------------------------------------------------------------
 
@@ -225,7 +266,12 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             file.write(vendor.to_bytes(2, "little"))
 
     def hold(
-        self, address: Address, pid: int = 4711, command: str = "qemu-system-x86"
+        self,
+        address: Address,
+        pid: int = 4711,
+        command: str = "qemu-system-x86",
+        *,
+        iommufd: bool = False,
     ) -> None:
         """Let a process hold a function open, as a guest's QEMU does.
 
@@ -233,6 +279,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         from vfio-pci blocks.
 
         :param address: of a function, or the UUID of a mediated device.
+        :param iommufd: through iommufd, as always on a kernel with iommufd alone.
         :raises OSError: ENODEV: VFIO does not offer it; EPERM: its group is not
             viable.
         """
@@ -240,7 +287,8 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         with self._tree.transaction() as tree:
             if not mdevs.exists(tree, function):
                 drivers.check_open(tree, function)
-            holders.hold(tree, function, pid, command)
+            alone = not vfio.has_groups(tree)
+            holders.hold(tree, function, pid, command, iommufd=iommufd or alone)
 
     def let_go(self, address: Address) -> None:
         """Let the process that holds a function close it.

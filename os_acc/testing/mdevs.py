@@ -69,12 +69,14 @@ def create(tree: Transaction, place: str, text: str) -> None:
     tree.put(f"{path}/remove", "", 0o200)
     tree.link(f"{MDEVS}/{uuid}", path)
     tree.link(f"{types}/{kind}/devices/{uuid}", path)
-    # vfio_register_emulated_iommu_dev(): a group that no IOMMU isolates.
-    group = next(functions.numbers(tree) or iter(()), 0)
-    directory = f"{functions.GROUPS}/{group}"
-    tree.link(f"{directory}/devices/{uuid}", path)
-    tree.link(f"{path}/iommu_group", directory)
-    tree.put(f"dev/vfio/{group}", "", 0o600)
+    # vfio_register_emulated_iommu_dev(): a group that no IOMMU isolates; none without
+    # CONFIG_VFIO_GROUP.
+    if vfio.has_groups(tree):
+        group = next(functions.numbers(tree) or iter(()), 0)
+        directory = f"{functions.GROUPS}/{group}"
+        tree.link(f"{directory}/devices/{uuid}", path)
+        tree.link(f"{path}/iommu_group", directory)
+        vfio.show_group(tree, group)
     vfio.show(tree, path)
     _count(tree, name)
 
@@ -113,21 +115,29 @@ def exists(tree: Transaction, uuid: str) -> bool:
     return tree.exists(f"{MDEVS}/{uuid}")
 
 
+def migration(tree: Transaction, uuid: str) -> tuple[int, int]:
+    """Return the flags and the size that VFIO answers about a mediated device."""
+    kind = _kind(tree, uuid)
+    types = _spec(tree, _parent(tree, uuid)).types
+    return next(each.migration for each in types if each.name == kind)
+
+
 def forget(tree: Transaction) -> None:
     """Forget all parents for a reboot."""
     tree.drop(_PARENTS)
 
 
 def _drop(tree: Transaction, uuid: str) -> None:
+    path = tree.follow(f"{MDEVS}/{uuid}") or ""
+    vfio.leave(tree, path)
     if holders.holds(tree, uuid):
         raise holders.Blocked
-    path = tree.follow(f"{MDEVS}/{uuid}") or ""
     kind = tree.follow(f"{path}/mdev_type")
-    group = (tree.follow(f"{path}/iommu_group") or "").rpartition("/")[2]
     tree.drop(f"{kind}/devices/{uuid}")
     tree.drop(f"{MDEVS}/{uuid}")
-    tree.drop(f"{functions.GROUPS}/{group}")
-    tree.drop(f"dev/vfio/{group}")
+    if (directory := tree.follow(f"{path}/iommu_group")) is not None:
+        tree.drop(directory)
+        vfio.hide_group(tree, directory.rpartition("/")[2])
     vfio.hide(tree, path)
     tree.drop(path)
 
@@ -169,13 +179,18 @@ def _spec(tree: Transaction, name: str) -> MdevParentSpec:
     return records.load(MdevParentSpec, tree.read(f"{_PARENTS}/{name}"))
 
 
-def mtty(name: str = "mtty") -> MdevParentSpec:
+def mtty(name: str = "mtty", migration: tuple[int, int] = (0, 0)) -> MdevParentSpec:
     """Return samples/vfio-mdev/mtty.c: 24 ports, and types of one and two.
 
-    Its driver counts the ports itself.
+    Its driver counts the ports itself. Since Linux 6.7 it has migration.
     """
     types = tuple(
-        MdevTypeSpec(f"{name}-{ports}", cost=ports, title=f"{ports} port serial")
+        MdevTypeSpec(
+            f"{name}-{ports}",
+            cost=ports,
+            title=f"{ports} port serial",
+            migration=migration,
+        )
         for ports in (1, 2)
     )
     return MdevParentSpec(name, 24, types, errno.ENOSPC)

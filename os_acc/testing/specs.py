@@ -109,6 +109,8 @@ class SriovSpec:
     :ivar vf_attributes: the attributes that each VF's driver makes.
     :ivar own_vf_attributes: those of single VFs, by their indexes; one replaces that of
         the same name.
+    :ivar vf_migration: see :attr:`MdevTypeSpec.migration`, on another driver than
+        vfio-pci.
     """
 
     total: int
@@ -125,6 +127,7 @@ class SriovSpec:
     netdev: str = ""
     vf_attributes: tuple[AttributeSpec, ...] = ()
     own_vf_attributes: tuple[tuple[AttributeSpec, ...], ...] = ()
+    vf_migration: tuple[int, int] = (0, 0)
 
     def attributes_of(self, index: int) -> tuple[AttributeSpec, ...]:
         """Return the attributes of the VF with this index."""
@@ -138,6 +141,7 @@ class MdevTypeSpec:
     """A type of mediated devices.
 
     :ivar cost: the part of the parent's capacity that one of them takes.
+    :ivar migration: the flags and the size that VFIO answers; (0, 0): ENOTTY.
     """
 
     name: str
@@ -145,6 +149,7 @@ class MdevTypeSpec:
     title: str = ""
     description: str = ""
     device_api: str = "vfio-pci"
+    migration: tuple[int, int] = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,6 +189,7 @@ class FunctionSpec:
     :ivar mdevs: the parent of mediated devices that its driver makes of it, or None.
     :ivar driver_attributes: attribute files that its host driver makes, with the
         effect of a write.
+    :ivar migration: see :attr:`SriovSpec.vf_migration`.
     :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -212,6 +218,7 @@ class FunctionSpec:
     driver_attributes: tuple[AttributeSpec, ...] = ()
     nvme: NvmeSpec | None = None
     no_bus_reset: bool = False
+    migration: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -304,6 +311,7 @@ class FunctionSpec:
             devices=devices,
             nvme=own,
             driver_attributes=self.sriov.attributes_of(index),
+            migration=self.sriov.vf_migration,
         )
 
     def vf_index(self, address: str) -> int:
@@ -391,6 +399,9 @@ class HostSpec:
         and there are one CPU and 64 GiB.
     :ivar iommu: whether the IOMMU is on.
     :ivar vfio: whether vfio-pci is loaded.
+    :ivar vfio_cdev: whether VFIO makes a character device of each device, for iommufd
+        (CONFIG_VFIO_DEVICE_CDEV).
+    :ivar vfio_groups: whether it makes one of each IOMMU group (CONFIG_VFIO_GROUP).
     :ivar denylist: the functions that vfio-pci denies.
     :ivar disable_denylist: vfio-pci's parameter of that name.
     :ivar mounts: lines of ``/proc/mounts``.
@@ -404,6 +415,8 @@ class HostSpec:
     nodes: tuple[NodeSpec, ...] = (NodeSpec("0-7"), NodeSpec("8-15", socket=1))
     iommu: bool = True
     vfio: bool = True
+    vfio_cdev: bool = False
+    vfio_groups: bool = True
     denylist: tuple[Ids, ...] = DENYLIST
     disable_denylist: bool = False
     mounts: tuple[str, ...] = ("/dev/sda1 / ext4 rw,relatime 0 0",)

@@ -32,7 +32,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/(.+)")
 _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
-_GROUP = re.compile(r"dev/vfio/[0-9]+")
+_GROUP = re.compile(r"dev/vfio/([0-9]+|devices/vfio[0-9]+)")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
 _PENDING = f"{PRIVATE}/pending"

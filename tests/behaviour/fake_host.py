@@ -122,13 +122,23 @@ class _Kernel(FakeKernel):
                 return errno.EBUSY if holders.holds_group(tree, group) else 0
         return error
 
+    def probe_vfio_device(self, name: str) -> int:
+        error = super().probe_vfio_device(name)
+        if error == errno.EACCES and getattr(self._asking, "reads_all", False):
+            with Tree(self.root).transaction() as tree:
+                return errno.EBUSY if holders.holds(tree, name) else 0
+        return error
+
     def look_with_capability(
-        self, nodes: set[str], groups: Iterable[int | None]
+        self,
+        nodes: set[str],
+        groups: Iterable[int | None],
+        mdevs: Iterable[str] = (),
     ) -> privsep_holders.Holders:
         """Allow it to ``inspect``, which keeps CAP_DAC_READ_SEARCH."""
         self._asking.reads_all = True
         try:
-            return _LOOK(nodes, groups)
+            return _LOOK(nodes, groups, mdevs)
         finally:
             self._asking.reads_all = False
 
@@ -141,8 +151,12 @@ class FakeHost(HostUnderTest):
 
     short_timeout = 3.0
 
-    def __init__(self, directory: Path) -> None:
-        host = TestHost(directory, machine(), kernel_type=_Kernel)
+    def __init__(
+        self, directory: Path, *, cdev: bool = False, groups: bool = True
+    ) -> None:
+        spec = dataclasses.replace(machine(), vfio_cdev=cdev, vfio_groups=groups)
+        host = TestHost(directory, spec, kernel_type=_Kernel)
+        self._cdev = cdev
         self.kernel = host.kernel
         self._held: str | None = None
         self._pulled_out: FunctionSpec | None = None
@@ -198,7 +212,7 @@ class FakeHost(HostUnderTest):
 
     def hold(self, address: str) -> None:
         self.kernel.chown(address)
-        self.kernel.hold(address)
+        self.kernel.hold(address, iommufd=self._cdev)
         self._held = address
 
     def let_go(self) -> None:

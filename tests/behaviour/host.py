@@ -20,6 +20,7 @@ import os_acc
 from os_acc import exception, privsep, service
 from os_acc.attach import operator_actions
 from os_acc.helper import client
+from os_acc.host import vfio
 
 from . import library
 from .processes import AnotherProcess, helpers
@@ -208,6 +209,8 @@ class HostUnderTest(abc.ABC):
 
     def node(self, address: str) -> str:
         """Return the path of that node."""
+        if node := vfio.cdev(self.root, address):
+            return self.root + node
         group = os.path.basename(os.readlink(self._path(address, "iommu_group")))
         return os.path.join(self.root, "dev/vfio", group)
 

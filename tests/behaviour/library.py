@@ -62,6 +62,8 @@ def make_ready(options: Options) -> None:
     """Run ``initialize(reset=True)`` with these options."""
     config = cfg.CONF
     _configure(config, options)
+    for section in conf.PRIVSEP_GROUPS:
+        config.set_override("helper_command", options.helper_command, group=section)
     for context in CONTEXTS:
         context.set_client_mode(bool(options.helper_command))
     if options.root == "/":
@@ -70,6 +72,22 @@ def make_ready(options: Options) -> None:
     if kernel.current.root != os.path.realpath(options.root):
         kernel.current = FakeKernel(options.root)
     service.initialize(reset=True, config=config, root=options.root)
+
+
+def another_node(options: Options, name: str) -> os_acc.Node:
+    """Initialize another compute node of this process, on the real kernel.
+
+    The privileged helpers serve all nodes, and read the global configuration.
+    """
+    config = configuration(options)
+    return os_acc.initialize(reset=True, node_name=name, config=config)
+
+
+def configuration(options: Options) -> cfg.ConfigOpts:
+    """Return a configuration with these options, beside the global one."""
+    config = cfg.ConfigOpts()
+    _configure(config, options)
+    return config
 
 
 def end() -> None:
@@ -85,6 +103,8 @@ def end() -> None:
     cfg.CONF.clear()
     for group, name in _OVERRIDDEN:
         cfg.CONF.clear_override(name, group=group)
+    for section in conf.PRIVSEP_GROUPS:
+        cfg.CONF.clear_override("helper_command", group=section)
 
 
 _OVERRIDDEN = (
@@ -95,7 +115,6 @@ _OVERRIDDEN = (
     ("os_acc", "initialize_timeout"),
     ("os_acc", "helper_start_timeout"),
     ("pci", "device_spec"),
-    *((section, "helper_command") for section in conf.PRIVSEP_GROUPS),
 )
 
 
@@ -111,7 +130,6 @@ def _configure(config: cfg.ConfigOpts, options: Options) -> None:
         options.initialize_timeout,
         options.helper_start_timeout,
         list(options.nova),
-        *(options.helper_command for _ in conf.PRIVSEP_GROUPS),
     )
     for (group, name), value in zip(_OVERRIDDEN, values, strict=True):
         config.set_override(name, value, group=group)

@@ -17,7 +17,9 @@ from tests.functional.kernel import (
     kernel_clients,
     kernel_modules,
     lane,
+    moving_guest,
     nvme_media,
+    samples,
     sysfs,
     writing_guest,
 )
@@ -25,6 +27,7 @@ from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
 from tests.functional.kernel.hotplug import Hotplug
 from tests.functional.kernel.machine import Machine
+from tests.functional.kernel.vfio_device import VfioDevice
 
 from .host import Places
 
@@ -71,10 +74,10 @@ class RootSide:
 
         :raises subprocess.CalledProcessError: the kernel refuses it.
         """
-        command = ["modprobe", *([] if loaded else ["--remove"]), module]
         if module in kernel_modules.SAMPLES:
-            built = kernel_modules.module(module, os.uname().release)
-            command = ["insmod", str(built)] if loaded else ["rmmod", module]
+            samples.load(module, loaded)
+            return
+        command = ["modprobe", *([] if loaded else ["--remove"]), module]
         subprocess.run(command, check=True)
 
     def swap_on(self, node: str) -> None:
@@ -124,6 +127,36 @@ class RootSide:
             assert time.monotonic() < deadline, "the guest has not written"
             time.sleep(0.5)
         assert status == writing_guest.WRITTEN, f"INT 13h failed with {status:#x}"
+
+    def hold_movable(self, name: str) -> None:
+        """Start a guest that can move with its mediated device of mtty.
+
+        It writes registers of the device.
+        """
+        self._guest = guest = moving_guest.MovingGuest(self._qemu, (name,))
+        guest.write_registers()
+
+    def move_to(self, name: str) -> moving_guest.Move:
+        """Move that guest to another mediated device, and end its source.
+
+        :raises AssertionError: QEMU did not move it, or the registers differ.
+        """
+        source = self._guest
+        assert isinstance(source, moving_guest.MovingGuest)
+        target = moving_guest.ArrivingGuest(self._qemu, (name,))
+        with contextlib.closing(source):
+            self._guest = target
+            moved = source.move_to(target, moving_guest.socket_of(self._qemu))
+        assert target.registers() == moving_guest.REGISTERS
+        return moved
+
+    def save(self, name: str) -> tuple[int, bytes]:
+        """Return the predicted size of a device's state, and the state.
+
+        The size is 0, and the state empty, if the driver cannot migrate the device.
+        """
+        with VfioDevice(name) as device:
+            return device.predicted_size(), device.save() if device.flags() else b""
 
     def media(self, *images: str) -> tuple[tuple[bool, str], ...]:
         """Return for each namespace whether it has a guest's data, and its digest."""

@@ -65,6 +65,11 @@ class Calls:
             "owns_any": lambda rng: (
                 rng.pick((self._free, self._held))[0]["allocations"],
             ),
+            "migration_source": lambda rng: (_more(rng, OWNER),),
+            "migration_pairs": lambda rng: (
+                rng.pick((OWNER, OTHER)),
+                rng.pick((os_acc.migration_source(OWNER), [])),
+            ),
             "providers": lambda _rng: (),
             "host_info": lambda _rng: (),
             "update_provider_tree": lambda _rng: (_tree(), NODE),

@@ -89,9 +89,12 @@ class Recorder:
         self._calls: collections.Counter[str] = collections.Counter()
         self._local = threading.local()
 
-    def install(self, kernel: FakeKernel) -> None:
-        """Watch this process, which uses this kernel."""
-        privsep_kernel.current = _Watched(kernel.root, self)
+    def install(self, kernel: privsep_kernel.Kernel) -> None:
+        """Watch this process, which uses this kernel, simulated or real."""
+        if isinstance(kernel, FakeKernel):
+            privsep_kernel.current = _WatchedFake(kernel.root, self)
+        else:
+            privsep_kernel.current = _Watched(self)
         worker.run = self._watch_calls(worker.run)
         sys.addaudithook(self._audit)
 
@@ -174,13 +177,11 @@ def _is_fifo(path: str | bytes) -> bool:
     return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
-class _Watched(FakeKernel):
+class _Watched(privsep_kernel.Kernel):
     """A kernel that reports its calls, but not its own book-keeping."""
 
-    def __init__(self, root: str, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        with recorder.quiet():
-            super().__init__(root)
 
     def write(self, path: str, text: str) -> None:
         name = os.path.relpath(path, self.root)
@@ -214,11 +215,6 @@ class _Watched(FakeKernel):
         with self._recorder.quiet():
             return super().nvme_admin(fd, command, size)
 
-    def write_medium(self, address: object, number: int, data: bytes) -> None:
-        self._recorder.touch("a guest writes")
-        with self._recorder.quiet():
-            super().write_medium(address, number, data)
-
     def read(self, path: str) -> str:
         with self._recorder.quiet():
             return super().read(path)
@@ -226,3 +222,25 @@ class _Watched(FakeKernel):
     def probe_vfio_group(self, group: int) -> int:
         with self._recorder.quiet():
             return super().probe_vfio_group(group)
+
+    def probe_vfio_device(self, name: str) -> int:
+        with self._recorder.quiet():
+            return super().probe_vfio_device(name)
+
+    def migration(self, group: int, name: str) -> tuple[int, int]:
+        with self._recorder.quiet():
+            return super().migration(group, name)
+
+
+class _WatchedFake(_Watched, FakeKernel):
+    """A simulated kernel that reports its calls as well."""
+
+    def __init__(self, root: str, recorder: Recorder) -> None:
+        _Watched.__init__(self, recorder)
+        with recorder.quiet():
+            FakeKernel.__init__(self, root)
+
+    def write_medium(self, address: object, number: int, data: bytes) -> None:
+        self._recorder.touch("a guest writes")
+        with self._recorder.quiet():
+            super().write_medium(address, number, data)

@@ -66,6 +66,9 @@ class _Unreadable(FakeKernel):
     def probe_vfio_group(self, group: int) -> int:
         return self._reads.one() or super().probe_vfio_group(group)
 
+    def probe_vfio_device(self, name: str) -> int:
+        return self._reads.one() or super().probe_vfio_device(name)
+
 
 @contextlib.contextmanager
 def to_the_helper(root: str, at: int = 0, error: int = 0) -> Iterator[Reads]:

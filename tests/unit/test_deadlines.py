@@ -272,7 +272,8 @@ def test_without_a_thread_what_is_done_side_by_side_is_done_in_turn():
     assert done == [0, -1, -2, -3, -4]
 
 
-def test_an_unplug_without_a_thread_ends_when_there_is_one(bench):
+def test_an_unplug_without_a_thread_ends_when_there_is_one(bench, install_plugins):
+    install_plugins(acme="tests.unit.acme:Marks")
     bench.plug(1, FPGA, OTHER_FPGA)
     with (
         no_thread(),

@@ -154,12 +154,18 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
     ]
     assert {Path(each).name for each in sources} == {
         "50-os-acc.rules",
+        "compute1.yml",
+        "kolla-build.conf",
+        "nova-compute.conf",
         "os-acc",
         "os-acc-metrics.service",
         "os-acc-metrics.timer",
         "os-acc.filters",
+        "os-acc.json",
         "os-acc.rules.yml",
+        "os-acc.yml",
         "privileged.conf.sample",
+        "user_os_acc.yml",
     }
     assert all((ROOT / each).is_file() for each in sources)
     # pbr ships the files in the package's own directory.

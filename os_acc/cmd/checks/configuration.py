@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from oslo_config import cfg
 
-from os_acc import conf, exception
+from os_acc import conf, exception, service
 from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, Sections, failed, ok, warning
 from os_acc.host import mdev, numa
@@ -19,6 +20,7 @@ from os_acc.numa import network_options
 from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry, objects_of
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.placement import capacity
 from os_acc.plugins import loader
 
 _OWN_SECTION = re.compile(r"os[_-]?acc", re.IGNORECASE)
@@ -29,6 +31,9 @@ _NOVAS: Mapping[str, Set[str]] = {
     "neutron": {"physnets"},
     "pci": {"alias", "device_spec", "passthrough_whitelist"},
 }
+# Seconds for the answers of Placement.
+_PATIENCE = 30.0
+_ENDPOINT = "check endpoint_override in [os_acc_placement] and the service catalog"
 _NUMA_NODES: Set[str] = {network_options.NUMA_NODES.name}
 
 
@@ -80,6 +85,34 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
         )
     if not idle:
         yield ok(f"each of the {len(context.named.entries)} entries matches a device")
+
+
+def placement(context: CheckContext) -> Iterator[Finding]:
+    """Check that Placement answers and has the inventory, if os_acc may ask it."""
+    publisher = service.new_publisher(context.config, context.settings)
+    look = context.look
+    found = capacity.capacities(look.inventory.providers.values(), look.recorded)
+    names, deadline = look.recorded.published_names, time.monotonic() + _PATIENCE
+    try:
+        plan = publisher.difference(found, names, deadline)
+    except exception.InvalidConfiguration as error:
+        if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
+            raise
+        yield ok("[os_acc_placement] is not set: nova-compute publishes the inventory")
+        return
+    except exception.ServiceError as error:
+        yield failed(error.message, error.hint or _ENDPOINT)
+        return
+    for refusal in plan.refused:
+        text = f"not published: {refusal.what}: {refusal.error.message}"
+        yield warning(text, refusal.error.hint)
+    if plan.steps:
+        yield warning(
+            f"Placement lacks changes of this host's inventory: {len(plan.steps)}",
+            "os-acc provider sync",
+        )
+    elif not plan.refused:
+        yield ok("Placement answers, and has the inventory of this host")
 
 
 def plugins(context: CheckContext) -> Iterator[Finding]:

@@ -186,8 +186,7 @@ def unknown(context: CheckContext) -> Iterator[Finding]:
         yield warning(
             f"{device.address}: {device.reason}",
             f"os-acc device adopt {device.address} --consumer UUID, if an instance has "
-            f"it; else os-acc device release {device.address}"
-            f"{'' if known else ' --driver NAME'}",
+            f"it; else os-acc device release {device.address}",
         )
     if not found:
         yield ok("none")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from os_acc.bitstreams import cache, options
 from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
+from os_acc.cmd.device_states import quarantine
 from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import Lease, LeaseState
@@ -95,10 +96,7 @@ def records(context: CheckContext) -> Iterator[Finding]:
         )
     for lease in found.leases:
         if lease.state is LeaseState.QUARANTINED:
-            yield warning(
-                f"{lease.address} is quarantined: {lease.reason}",
-                f"os-acc device release {lease.address}",
-            )
+            yield warning(quarantine(lease), f"os-acc device release {lease.address}")
         elif lease.state is LeaseState.ERASING and _is_idle(lease):
             yield warning(
                 f"{lease.address} is {lease.erased:.0%} erased, and its erasure does "

@@ -36,7 +36,7 @@ _WRITES: Final = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 #: Calls of the kernel that keep their own records in files of the host.
 _OF_KERNEL: Final = (
     *("write", "ioctl", "open_exclusive", "read", "probe_vfio_group"),
-    *("open_disk", "open_controller"),
+    *("probe_vfio_device", "open_disk", "open_controller", "migration"),
 )
 
 

@@ -23,8 +23,19 @@ counted = counts("behaviour scenarios on the fake kernel")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.usefixtures("counted")
 @pytest.mark.parametrize("scenario", ALL, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("cdev", "groups"),
+    [
+        pytest.param(False, True, id="groups"),
+        pytest.param(True, True, id="both"),
+        pytest.param(True, False, id="iommufd"),
+    ],
+)
 def test_on_the_fake_kernel(
-    scenario: Callable[[HostUnderTest], None], tmp_path: Path
+    scenario: Callable[[HostUnderTest], None],
+    tmp_path: Path,
+    cdev: bool,
+    groups: bool,
 ) -> None:
-    with FakeHost(tmp_path) as host:
+    with FakeHost(tmp_path, cdev=cdev, groups=groups) as host:
         scenario(host)

@@ -30,6 +30,10 @@ class InnerGuest:
     :raises QmpError: QEMU did not start; the message is QEMU's own.
     """
 
+    #: More options of each device, and of QEMU.
+    device_options: str = ""
+    options: Sequence[str] = ()
+
     def __init__(
         self, user: OrdinaryUser, names: Sequence[str], disk: bytes = b""
     ) -> None:
@@ -67,15 +71,10 @@ class InnerGuest:
         )
 
     def byte(self, address: int) -> int:
-        command = f"xp /1bx {address:#x}"
-        text = self._qmp.execute("human-monitor-command", **{"command-line": command})
-        return int(text.rpartition(":")[2], 16)
+        return int(self._monitor(f"xp /1bx {address:#x}").rpartition(":")[2], 16)
 
     def info_pci(self) -> str:
-        text: str = self._qmp.execute(
-            "human-monitor-command", **{"command-line": "info pci"}
-        )
-        return text
+        return self._monitor("info pci")
 
     def end(self) -> None:
         """Shut the guest down and return the nodes to root, as libvirt does."""
@@ -96,13 +95,20 @@ class InnerGuest:
         if self._disk is not None:
             self._disk.unlink(missing_ok=True)
 
+    def _monitor(self, command: str) -> str:
+        """Run a command of QEMU's monitor for humans."""
+        arguments = {"command-line": command}
+        text: str = self._qmp.execute("human-monitor-command", **arguments)
+        return text
+
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
         devices = [
             option
             for index, name in enumerate(self._names)
             for option in (
                 "-device",
-                f"vfio-pci,id=host{index},sysfsdev={sysfs.directory(name)}",
+                f"vfio-pci,id=host{index},sysfsdev={sysfs.directory(name)}"
+                f"{self.device_options}",
             )
         ]
         qemu = [
@@ -110,7 +116,7 @@ class InnerGuest:
             *("-display", "none", "-nodefaults", "-no-user-config"),
             *("-chardev", f"socket,id=qmp,fd={monitor}"),
             *("-mon", "chardev=qmp,mode=control"),
-            *devices,
+            *(*devices, *self.options),
         ]
         if self._disk is not None:
             drive = f"if=none,id=boot,format=raw,file={self._disk}"

@@ -49,14 +49,15 @@ class Qmp:
     def forget_events(self) -> None:
         self._events.clear()
 
-    def wait_event(self, name: str, **data: object) -> None:
-        """Wait for an event whose data contain ``data``."""
+    def wait_event(self, name: str, **data: object) -> dict[str, Any]:
+        """Wait for an event whose data contain ``data``; return the first one."""
 
         def wanted(event: dict[str, Any]) -> bool:
-            return event.get("event") == name and data.items() <= event["data"].items()
+            found = event.get("data", {})
+            return event.get("event") == name and data.items() <= found.items()
 
-        if not any(map(wanted, self._events)):
-            self._receive(wanted)
+        earlier = next(filter(wanted, self._events), None)
+        return self._receive(wanted) if earlier is None else earlier
 
     def close(self) -> None:
         os.close(self._fd)

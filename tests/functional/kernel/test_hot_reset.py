@@ -55,6 +55,13 @@ def reset(function: str) -> None:
     Kernel().hot_reset(sysfs.iommu_group(function), function)
 
 
+def test_vfio_pci_itself_migrates_no_device(pair: tuple[str, str]) -> None:
+    """os_acc does not ask it, which resets the device."""
+    function, _other = pair
+    group = sysfs.iommu_group(function)
+    assert Kernel().migration(group, function) == (0, 0)
+
+
 def test_both_functions_of_a_card_are_reset_with_their_bus(
     pair: tuple[str, str],
 ) -> None:

@@ -8,7 +8,6 @@ two share. samples/vfio-mdev/mdpy.c: the core counts four mediated devices of an
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -25,14 +24,16 @@ from os_acc import exception, service  # noqa: E402
 from os_acc.host import mdev  # noqa: E402
 from os_acc.inventory import snapshots  # noqa: E402
 from os_acc.objects.device import Provider  # noqa: E402
+from os_acc.objects.migration import TRAIT  # noqa: E402
 from os_acc.testing import request  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 from tests.behaviour.scenarios.common import flavor, instance, unplug  # noqa: E402
 
+from . import samples  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
-from .kernel_modules import MDPY, MTTY, SAMPLES  # noqa: E402
+from .kernel_modules import MDPY, MTTY  # noqa: E402
 from .machine import Machine  # noqa: E402
 
 pytestmark = pytest.mark.family("Mediated device")
@@ -171,6 +172,22 @@ def a_held_one_is_not_removed_nor_its_parent_unloaded(host: RealHost) -> None:
     assert existing() == {}
 
 
+def vfio_says_whether_the_device_can_be_migrated(host: RealHost) -> None:
+    """mtty has migration since Linux 6.7; mdpy has none."""
+    host.start(PORTS, DISPLAYS)
+    is_new = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 7)
+    for kind, flags in (("mtty/mtty-1", 7 if is_new else 0), ("mdpy/mdpy-vga", 0)):
+        guest = instance()
+        plug(guest, kind)
+        unplug(guest)
+        one = provider(kind)
+        found = service.get().discover().migrations[one.uuid]
+        assert found is not None
+        assert found.flags == flags
+        assert (found.size > 0) is bool(flags)
+        assert (TRAIT in one.device.traits) is bool(flags)
+
+
 def published() -> set[str]:
     """Return the types in the newest snapshot; no scan is requested."""
     return {
@@ -246,20 +263,10 @@ JOBS: tuple[Job, ...] = (
     a_mediated_device_of_another_tool_stays,
     it_is_created_again_if_it_vanishes,
     a_held_one_is_not_removed_nor_its_parent_unloaded,
+    vfio_says_whether_the_device_can_be_migrated,
     a_reloaded_parent_is_noticed_and_serves_its_leases,
     *(killed_after(number + 1) for number in range(STEPS)),
 )
-
-
-@contextlib.contextmanager
-def _samples(root_side: RootSide) -> Iterator[None]:
-    # vfio is loaded; the samples need the bus of mediated devices.
-    subprocess.run(["modprobe", "--all", "mdev", "vfio_iommu_type1"], check=True)
-    for name in SAMPLES:
-        root_side.load(name, True)
-    yield
-    for name in SAMPLES:
-        root_side.load(name, False)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +274,7 @@ def process(
     the_machine: Machine, ordinary_user: OrdinaryUser, vm_user: OrdinaryUser
 ) -> Iterator[OrdinaryProcess]:
     root_side = RootSide(the_machine, vm_user)
-    with _samples(root_side):
+    with samples.loaded():
         process = OrdinaryProcess(ordinary_user, root_side, JOBS, spares=STEPS)
         yield process
         process.close()

@@ -115,12 +115,22 @@ class MdevCloud:
 @pytest.fixture
 def mdev_nodes(tmp_path: Path) -> Iterator[dict[str, MdevNode]]:
     """Yield two nodes, each with one GPU."""
+    with nodes_with_gpus(tmp_path, (0, 0)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def nodes_with_gpus(
+    directory: Path, cells: tuple[int, int]
+) -> Iterator[dict[str, MdevNode]]:
+    """Yield two nodes, each with one GPU in this NUMA cell."""
     functions = []
-    for gpu in PARENTS.values():
-        display, audio = hosts.gpu(gpu.rpartition(":")[0], 0)
-        parent = MdevParentSpec(gpu, UNITS, (MdevTypeSpec(TYPE),))
+    for gpu, cell in zip(PARENTS.values(), cells, strict=True):
+        display, audio = hosts.gpu(gpu.rpartition(":")[0], cell)
+        kind = MdevTypeSpec(TYPE, migration=(7, 60))
+        parent = MdevParentSpec(gpu, UNITS, (kind,))
         functions += [dataclasses.replace(display, mdevs=parent), audio]
-    with TestHost(tmp_path, HostSpec(tuple(functions))) as bench:
+    with TestHost(directory, HostSpec(tuple(functions))) as bench:
         yield {name: MdevNode(name, bench, (gpu,)) for name, gpu in PARENTS.items()}
 
 
@@ -130,12 +140,12 @@ def mdev_cloud(mdev_nodes: dict[str, MdevNode]) -> Iterator[MdevCloud]:
     services = libvirt_servers.LibvirtServers(
         lambda name, interval: mdev_nodes[name].deferred(interval)
     )
-    with nova_cases.running(services) as nova, _hotplug(mdev_nodes):
+    with nova_cases.running(services) as nova, hotplug(mdev_nodes):
         yield MdevCloud(nova, mdev_nodes)
 
 
 @contextlib.contextmanager
-def _hotplug(nodes: Mapping[str, MdevNode]) -> Iterator[None]:
+def hotplug(nodes: Mapping[str, MdevNode]) -> Iterator[None]:
     """Let libvirt attach mediated devices to guests that run, and detach them."""
     domain = libvirt.Domain
     attach, detach, describe = (

@@ -141,15 +141,6 @@ def test_a_server_moves_with_them(cloud: MdevCloud, server: dict[str, Any]) -> N
     cloud.check_attached(server, SECOND)
 
 
-def test_a_server_with_one_is_not_migrated_live(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
-    cloud.start(SECOND)
-    held = cloud.check_attached(server, FIRST)
-    cloud.nova.fail_to_move(server)
-    assert cloud.check_attached(server, FIRST) == held
-
-
 def test_the_guest_of_a_lost_lease_is_defined_with_the_new_one(
     cloud: MdevCloud, server: dict[str, Any]
 ) -> None:

@@ -318,11 +318,12 @@ def test_the_signature_is_asked_for_each_time(signed: Library, place: Place) -> 
 
 def test_what_is_not_signed_is_not_fetched(signed: Library, place: Place) -> None:
     with (
-        pytest.raises(exception.ImageRefused, match="not signed"),
+        pytest.raises(exception.ImageRefused, match="not signed") as caught,
         signed.fetched(place.all[id_of(3)], patiently()),
     ):
         pytest.fail("it was let in")
     assert place.begun == []
+    assert "signature = off in [os_acc_bitstreams]" in caught.value.hint
 
 
 def test_an_altered_file_that_is_found_out_is_fetched_anew(

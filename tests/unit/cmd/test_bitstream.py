@@ -73,6 +73,25 @@ def test_what_is_there_is_listed(console: Console, images: Images) -> None:
     assert now["Last Used"] > row["Last Used"]
 
 
+def test_names_are_shown_on_request(console: Console, images: Images) -> None:
+    console.run("bitstream", "fetch", id_of(1))
+    (row,) = console.json("bitstream", "list", "--names")
+    (fetched,) = console.json("bitstream", "fetch", id_of(1))
+    assert row["Names"] == [fetched["Name"]]
+    assert "Names" not in console.json("bitstream", "list")[0]
+
+
+def test_without_an_answer_the_images_are_listed_without_names(
+    console: Console, images: Images
+) -> None:
+    console.run("bitstream", "fetch", id_of(1))
+    console.configure()
+    ran = console.run("bitstream", "list", "--names", "-f", "json")
+    assert ran.status == 0
+    assert [row["Names"] for row in json.loads(ran.out)] == [[]]
+    assert "the names are unknown" in ran.err
+
+
 def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
     ran = console.run("bitstream", "fetch", "nothing")
     assert ran.status == 1

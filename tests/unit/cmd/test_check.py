@@ -475,7 +475,7 @@ def test_on_a_terminal_the_running_check_is_shown(console: Console) -> None:
     )
     app.run(["--config-file", str(console.config_file), "check"])
     shown = errors.getvalue()
-    assert "/25 unknown devices ..." in shown
+    assert "/26 unknown devices ..." in shown
     assert shown.endswith("\r\033[K")
 
 

@@ -269,7 +269,9 @@ def test_a_lost_mediated_device_is_listed_and_adopted(
 
 def test_force_forgets_a_device_that_cannot_be_given_back(console: Console) -> None:
     make_quarantined(console.bench, 1, NIC)
-    assert console.run("device", "release", NIC).status == 1
+    ran = console.run("device", "release", NIC)
+    assert ran.status == 1
+    assert "; repair the cause, then release it again; with --force" in ran.err
     assert console.state(NIC) == "quarantined"
     assert console.run("device", "release", NIC, "--force").status == 0
     assert console.json("attached") == []

@@ -4,16 +4,21 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from oslo_config import cfg
 
 from os_acc.attach.erasure import Eraser
 from os_acc.cmd import device
 from os_acc.cmd.checks import state
+from os_acc.cmd.main import OsAcc
 from os_acc.testing import uuid_of
 from tests.functional.host.attach.test_erasure import CARD, advance, erasing, use
 from tests.functional.host.attach.test_erasure import host as host  # a fixture
 from tests.unit import acme
 from tests.unit.cmd.console import Console
+from tests.unit.cmd.test_bitstream import Terminal
 
 
 @pytest.fixture
@@ -82,6 +87,19 @@ def test_without_a_service_the_operator_erases_in_the_foreground(host, console):
     assert not acme.has_data(host.root, CARD)
     assert console.device(CARD)["State"] == "free"
     assert "no device is being erased" in console.run("device", "erase").err
+
+
+def test_a_terminal_shows_a_bar_of_the_erasure(host, console):
+    use(host)
+    errors = Terminal()
+    app = OsAcc(
+        root=host.root, config=cfg.ConfigOpts(), stdout=io.StringIO(), stderr=errors
+    )
+    app.run(["--config-file", str(console.config_file), "device", "erase", "--wait"])
+    bars = errors.getvalue().split("\r\033[K")[1:]
+    assert bars[0] == f"{CARD} [#######{'.' * 23}]  25 %"
+    assert bars[-1] == f"{CARD} [{'#' * 30}] 100 %\n"
+    assert len(bars) == acme.BLOCKS
 
 
 def test_one_step_is_made_without_wait(host, console):

@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, device, environment
+from os_acc.cmd import device, environment, tables
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import privileged_conf
 from os_acc.testing import hosts, uuid_of
@@ -144,18 +144,33 @@ def test_what_the_manual_shows_of_profiles(
     golden("profile-apply", "profile", "apply", "fpga-dp1", "fpga.small")
 
 
+def test_what_the_manual_shows_of_the_setup(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.configure(f'{{"address": "{GPU}"}}')
+    bench = console.bench
+    os.rmdir(bench.state_path)
+
+    def as_installed(text: str) -> str:
+        text = str(text or "-").replace(bench.state_path, "/var/lib/os_acc")
+        return text.replace(bench.root, "")
+
+    monkeypatch.setattr(tables, "_text", as_installed)
+    expect("setup.txt", as_installed(console.run("setup").out))
+
+
 @pytest.mark.usefixtures("helper_of_nova")
 def test_what_the_manual_shows_of_a_check(
     console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fold, state_path = check._folded, console.bench.state_path
+    state_path = console.bench.state_path
 
     def expanded(text: str) -> str:
         text = text.replace(str(console.config_file), "/etc/nova/nova.conf")
         text = text.replace(f"{console.bench.root}/etc", "/etc")
-        return fold(text.replace(state_path, "/var/lib/os_acc"))
+        return text.replace(state_path, "/var/lib/os_acc")
 
-    monkeypatch.setattr(check, "_folded", expanded)
+    monkeypatch.setattr(tables, "_text", expanded)
     monkeypatch.setattr(environment, "name_of", lambda _uid: "nova")
     monkeypatch.setattr(environment, "owner_of", lambda _path: (NOVA, NOVA))
     monkeypatch.setattr(os, "geteuid", lambda: NOVA)

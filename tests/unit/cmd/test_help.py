@@ -16,10 +16,11 @@ from tests.unit.cmd.console import run
 COMMANDS = {
     "attached": ("UUID",),
     "bitstream fetch": ("IMAGE", "--timeout", "--long"),
-    "bitstream list": ("--format",),
+    "bitstream list": ("--names",),
     "bitstream prune": ("--size",),
     "bitstream verify": ("--format",),
     "check": ("--format",),
+    "complete": ("line",),
     "conformance": (
         *("--device", "--plugin", "--check", "--kills", "--report", "--serial"),
         "--yes",
@@ -29,6 +30,7 @@ COMMANDS = {
     "device erase": ("ADDRESS", "--wait"),
     "device history": ("ADDRESS", "--consumer", "--limit"),
     "device list": ("--long", "--state", "--class", "--consumer", "--numa-node"),
+    "device migration": ("ADDRESS",),
     "device prepare": ("--write",),
     "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
     "device show": ("ADDRESS",),
@@ -50,6 +52,7 @@ COMMANDS = {
     "request list": ("--instance", "--long"),
     "request notify": ("UUID",),
     "request show": ("--property", "--flavor-file", "--limit"),
+    "setup": ("--user", "--write"),
     "topology": ("--long", "--cells", "--svg"),
     "unplug": ("UUID",),
 }

@@ -11,36 +11,21 @@ from concurrent import futures
 from pathlib import Path
 
 import pytest
-import yaml
-from prometheus_client.openmetrics import parser
+from prometheus_client import parser
 
 from os_acc import exception
-from os_acc.cmd.device_states import DeviceStatus
+from os_acc.cmd import metrics as command
 from os_acc.cmd.metrics import exposition
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 from tests.unit.cmd.console import Console
-
-CARD, OTHER, DRIVE = "0000:05:00.0", "0000:06:00.0", "0000:d9:00.0"
-READINGS = (
-    ("aer_dev_correctable", "BadTLP 7\nTOTAL_ERR_COR 7\n"),
-    ("aer_dev_nonfatal", "TLP 2\nTOTAL_ERR_NONFATAL 2\n"),
-    ("aer_dev_fatal", "DLP 0\nTOTAL_ERR_FATAL 0\n"),
-    ("current_link_speed", "8.0 GT/s PCIe\n"),
-    ("current_link_width", "8\n"),
-    ("max_link_speed", "16.0 GT/s PCIe\n"),
-    ("max_link_width", "16\n"),
-    ("power_state", "D0\n"),
-    ("hwmon/hwmon3/name", "acme\n"),
-    ("hwmon/hwmon3/temp1_input", "96500\n"),
-    ("hwmon/hwmon3/temp1_crit", "95000\n"),
-)
+from tests.unit.cmd.monitored_host import CARD, DRIVE, OTHER, READINGS
 
 LINK = READINGS[3:8]
 ETC = Path(__file__).parents[3] / "etc"
-STATE = re.compile(r'state="(\w+)"')
+MANUAL = ETC.parent / "doc/source/user/command.rst"
 
 
 @pytest.fixture
@@ -180,7 +165,14 @@ def test_labels_may_be_any_text():
 
 
 def test_a_metric_without_a_sample_is_left_out():
-    assert exposition([("a", "nothing", [])]) == "# EOF\n"
+    assert exposition([("a", "nothing", [])]) == ""
+
+
+def test_the_manual_has_each_metric():
+    rows = re.findall(r"\* - ``(os_acc_\w+)``", MANUAL.read_text())
+    assert rows
+    source = Path(command.__file__).read_text()
+    assert set(rows) == set(re.findall(r'"(os_acc_\w+)"', source))
 
 
 def test_unforeseen_errors_of_the_service_are_counted(bench, console, monkeypatch):
@@ -206,23 +198,6 @@ def test_a_state_that_cannot_be_read_is_not_up(bench, console):
     assert ran.status == 0
     assert samples(ran.out) == {("os_acc_up",): 0}
     assert str(store) in ran.err
-
-
-def test_each_alert_is_on_a_metric_that_exists(bench, console):
-    """But for node_exporter's own, of the time of the file."""
-    bench.plug(1, OTHER)
-    there = {name.partition("{")[0] for name in map(str.strip, _names(console))}
-    groups = yaml.safe_load((ETC / "prometheus/os-acc.rules.yml").read_text())["groups"]
-    rules = [rule for each in groups for rule in each["rules"]]
-    used = {name for rule in rules for name in re.findall(r"os_acc_\w+", rule["expr"])}
-    assert used - {"os_acc_failed_plugins"} <= there
-    states = {state for rule in rules for state in STATE.findall(rule["expr"])}
-    assert states <= {each.value for each in DeviceStatus}
-    assert all({"summary", "action"} == set(rule["annotations"]) for rule in rules)
-
-
-def _names(console: Console) -> list[str]:
-    return [key[0] for key in metrics(console)]
 
 
 def test_systemd_accepts_the_timer_and_the_service(tmp_path):

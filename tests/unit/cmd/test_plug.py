@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from os_acc.host.pci import Host
+from os_acc.objects.device import Device
 from os_acc.objects.lease import Owner
 from os_acc.objects.mdev import parse_address
+from os_acc.plugins.pci import PciPlugin
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts, request, uuid_of
 from os_acc.testing.mdevs import mtty
@@ -51,6 +54,29 @@ def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
     prefer = ("--property", "accel7:numa_policy=preferred")
     (entry,) = plug(console, 1, GPU, *far, *prefer)
     assert (entry["NUMA Node"], entry["NUMA Affinity"]) == (0, "remote")
+
+
+def test_a_faulty_device_is_to_be_repaired(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discover = PciPlugin.discover
+
+    def dead(plugin: PciPlugin, host: Host) -> Iterator[Device]:
+        for device in discover(plugin, host):
+            faulty = (
+                dataclasses.replace(each, fault="has no link")
+                for each in device.handles
+            )
+            yield dataclasses.replace(device, handles=tuple(faulty))
+
+    monkeypatch.setattr(PciPlugin, "discover", dead)
+    provider = console.bench.provider(GPU).uuid
+    ran = console.run("plug", "--instance", uuid_of(1), "--provider", provider)
+    assert ran.status == 1
+    assert f"out of order: {GPU} has no link" in ran.err
+    assert "hint: repair or replace the device" in ran.err
+    command = ran.err.partition("see 'os-acc ")[2].partition("'")[0]
+    assert f"| {GPU} |" in console.run(*command.split()).out
 
 
 def test_plug_takes_the_image_of_the_guest(fpgas: TestHost, tmp_path: Path) -> None:
@@ -116,8 +142,10 @@ def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> No
     again = console.run("unplug", uuid_of(1), "-f", "json")
     for ran in (again, first):
         assert ran.status == 1
-        assert f"{GPU} is quarantined: {GPU} is bound to" in ran.err
+        assert f"{GPU} is bound to no driver after the probe" in ran.err
         assert f"os-acc device release {GPU}" in ran.err
+        assert ran.err.count("os-acc: ") == ran.err.count("hint: ") == 1
+    assert f"os-acc: quarantined: {GPU} is bound" in again.err
     assert json.loads(again.out) == {"Consumer": uuid_of(1), "Released": 0}
     # A release does not report the devices of other instances.
     assert console.json("unplug", uuid_of(2))["Released"] == 1

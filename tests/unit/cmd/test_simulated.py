@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ ARGUMENTS = {
     "bitstream fetch": ("gzip.gbs",),
     "conformance": ("--device", GPU, "--yes", "--check", "unplug_restores_the_host"),
     "device adopt": (GPU, "--consumer", uuid_of(1)),
+    "device migration": (GPU,),
     "device release": (GPU,),
     "device show": (GPU,),
     "profile apply": ("gzip", "fpga.small"),
@@ -41,6 +43,7 @@ ARGUMENTS = {
     "region verify": (FPGA,),
     "request notify": (uuid_of(1),),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
+    "setup": ("--write", "--user", getpass.getuser()),
     "unplug": (uuid_of(1),),
 }
 #: Errors of the commands that the demo's host, as it is, cannot serve.

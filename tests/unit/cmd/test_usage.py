@@ -206,13 +206,6 @@ def test_who_has_nothing_is_told_so(
     assert console.bench.state_path in line
 
 
-def test_a_shell_can_complete_the_commands(console: Console) -> None:
-    ran = console.run("complete")
-    assert ran.status == 0
-    assert "device_list" in ran.out
-    assert "--consumer" in ran.out
-
-
 @pytest.mark.parametrize("kind", ["file", "dir"])
 def test_a_configuration_that_is_missing_is_an_error(
     console: Console, tmp_path: Path, kind: str

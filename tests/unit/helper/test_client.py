@@ -94,7 +94,7 @@ def test_a_take_carries_numbers_alone(here, answer, deadline):
     calls = answer(binding, "take", (OK, OK))
     here.take([LEASE], deadline)
     ((group, targets, epoch, milliseconds, lease, *plugins),) = calls
-    assert (lease, plugins) == (LEASE.uuid, ["", "", ""])
+    assert (lease, plugins) == (LEASE.uuid, ["", "", "", False])
     assert (group, epoch) == (7, 12)
     assert targets == (
         ((0, 0x17, 0, 0), IDENTITY.numbers, "vfio-pci", "", ""),

@@ -14,6 +14,7 @@ from stevedore import ExtensionManager
 from os_acc.objects.device import Device, RejectReason
 from os_acc.plugins import base
 from os_acc.testing import TestHost
+from tests.unit import acme
 from tests.unit.acme import MarksNoMore
 from tests.unit.acme_card import PLUGIN as F2
 from tests.unit.cmd.console import Console
@@ -40,6 +41,20 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setitem(ExtensionManager.ENTRY_POINT_CACHE, "os_acc.ids", points)
 
     return put
+
+
+class OffersAll(MarksNoMore):
+    """Offers every function that is left."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return [acme.device(self, each) for each in candidates.usable]
+
+
+class Fails(MarksNoMore):
+    """Fails when it is asked."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        raise RuntimeError
 
 
 def plugin_of(host: TestHost, address: str) -> str:
@@ -186,3 +201,15 @@ def test_ids_that_are_none_set_their_plugin_aside(
     bench.restart()
     (aside,) = bench.manager.plugins.set_aside
     assert aside.reason == "its distribution declares the PCI ids 'xilinx'"
+
+
+def test_a_plugin_is_asked_while_something_is_left_for_it(
+    bench: TestHost, install_plugins: Install
+) -> None:
+    asked = {}
+    for name in ("aaa", "zzz"):
+        at = {"mmm": f"{__name__}:OffersAll", name: f"{__name__}:Fails"}
+        install_plugins(**at)
+        bench.restart()
+        asked[name] = [each.name for each in bench.manager.discover().set_aside]
+    assert asked == {"aaa": ["aaa"], "zzz": []}

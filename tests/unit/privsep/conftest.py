@@ -35,6 +35,9 @@ class Untouchable(kernel.Kernel):
     def probe_vfio_group(self, group: int) -> int:
         raise AssertionError(f"group {group} was opened")
 
+    def probe_vfio_device(self, name: str) -> int:
+        raise AssertionError(f"{name} was opened")
+
 
 @pytest.fixture(scope="module")
 def untouchable() -> Iterator[None]:

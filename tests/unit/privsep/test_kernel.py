@@ -13,6 +13,8 @@ import pytest
 
 from os_acc.privsep.kernel import Kernel
 
+LEASE = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+
 
 @pytest.fixture
 def real(tmp_path) -> Kernel:
@@ -71,6 +73,26 @@ def test_a_group_is_probed_by_opening_its_node(real, tmp_path, exists):
     if exists:
         (tmp_path / "dev/vfio/7").touch()
     assert real.probe_vfio_group(7) == (0 if exists else errno.ENOENT)
+
+
+def test_a_device_without_a_node_is_bound_to_no_iommufd(real, tmp_path):
+    device = "0000:3b:00.0"
+    assert real.probe_vfio_device(device) == errno.ENOENT
+    place = tmp_path / "sys/bus/pci/devices" / device / "vfio-dev/vfio3"
+    place.mkdir(parents=True)
+    # CONFIG_VFIO_DEVICE_CDEV is off.
+    assert real.probe_vfio_device(device) == errno.ENOENT
+    (place / "dev").write_text("511:3\n")
+    assert real.probe_vfio_device(device) == errno.ENOENT
+
+
+def test_a_file_that_is_not_the_node_of_a_device_is_not_opened(real, tmp_path):
+    place = tmp_path / "sys/bus/mdev/devices" / LEASE / "vfio-dev/vfio3"
+    place.mkdir(parents=True)
+    (place / "dev").write_text("511:3\n")
+    (tmp_path / "dev/vfio/devices").mkdir()
+    (tmp_path / "dev/vfio/devices/vfio3").touch()
+    assert real.probe_vfio_device(LEASE) == errno.ENXIO
 
 
 def number_of(path: str) -> str:

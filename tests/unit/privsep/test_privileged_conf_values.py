@@ -172,6 +172,7 @@ OF_THE_SERVICE = {
     "allow_no_reset": "the service asks before it offers a device; a step resets it",
     "allow_no_erase": "the service asks before it offers a device",
     "trust_guest_contents": "for the function that the service publishes",
+    "live_migratable": "the service publishes a trait, and a step asks VFIO alone",
     "numa_policy": "for the choice of a device",
     "physical_network": "for the entry of a device",
     "function": "for the entry of a device",

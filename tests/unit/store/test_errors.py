@@ -85,7 +85,7 @@ PASSING = [
     sqlite3.SQLITE_INTERRUPT,
 ]
 READS = [
-    *("SELECT * FROM pragma_application_id", "SELECT rowid, store"),
+    *("PRAGMA application_id", "SELECT rowid, store"),
     "PRAGMA integrity_check(1)",
     "SELECT rowid, address, lease, digest FROM claims",
 ]

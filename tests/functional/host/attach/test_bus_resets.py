@@ -57,8 +57,12 @@ def resets(bench: TestHost) -> list[str]:
     ]
 
 
-def test_a_card_is_reset_with_its_bus_before_and_after_its_guest(make_bench):
-    bench = make_bench(host(*card()), device_spec=NAMED)
+@pytest.mark.parametrize("iommufd", [False, True], ids=["groups", "iommufd alone"])
+def test_a_card_is_reset_with_its_bus_before_and_after_its_guest(make_bench, iommufd):
+    spec = dataclasses.replace(
+        host(*card()), vfio_cdev=iommufd, vfio_groups=not iommufd
+    )
+    bench = make_bench(spec, device_spec=NAMED)
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
     assert resets(bench) == [GPU]

@@ -83,7 +83,7 @@ def test_a_process_that_comes_after_the_check_keeps_no_lease(
 ) -> None:
     first, *_ = vfs(host)
 
-    def refuse(_helper: client.Helper, leases: list[Lease], _deadline: float) -> None:
+    def refuse(_helper: client.Helper, leases: list[Lease], *_: object) -> None:
         (lease,) = leases
         host.kernel.hold(str(lease.address), pid=4711, command="qemu")
         raise exception.HostStepFailed("refused", address=str(lease.address))

@@ -11,6 +11,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import base
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts, instance, request, uuid_of
 
@@ -218,10 +219,10 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     before, read_prior = bench.kernel.snapshot(), verification.read_prior
     selected, specs = request(bench.provider(GPU))
 
-    def read_while_it_is_plugged(root, members, deadline):
+    def read_while_it_is_plugged(*arguments):
         monkeypatch.setattr(verification, "read_prior", read_prior)
         bench.plug(2, GPU)
-        found = read_prior(root, members, deadline)
+        found = read_prior(*arguments)
         bench.unplug(2)
         return found
 
@@ -229,3 +230,12 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     bench.manager.plug(instance(1), selected, specs)
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
+
+
+def test_methods_that_a_plugin_inherits_are_not_called(bench, monkeypatch):
+    called = []
+    for method in ("prepare", "release"):
+        monkeypatch.setattr(base.PluginBase, method, lambda *each: called.append(each))
+    bench.plug(1, GPU)
+    assert bench.unplug(1) == 1
+    assert called == []

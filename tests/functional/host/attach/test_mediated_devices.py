@@ -24,6 +24,7 @@ from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.privsep.outcome import CallResult
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
@@ -136,12 +137,12 @@ def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
     strangers = [STRANGER, STRANGER.replace("1", "2")][left:]
     create = client.Helper.create_mdev
 
-    def create_later(*arguments: Any) -> None:
+    def create_later(*arguments: Any, **asking: bool) -> CallResult:
         for each in strangers:
             host.kernel.write(f"{types}/nvidia-558/create", each)
         if left:
             host.kernel.fail(attribute="create", error=errno.EINVAL)
-        create(*arguments)
+        return create(*arguments, **asking)
 
     monkeypatch.setattr(client.Helper, "create_mdev", create_later)
     with pytest.raises(exception.HostStepFailed) as caught:

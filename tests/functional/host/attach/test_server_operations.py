@@ -16,11 +16,15 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.attach import migration
+from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import TestHost, hosts, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+from os_acc.testing.mdevs import mtty
 from os_acc.testing.nova import FakeProviderTree, instance, request
 from tests.unit.fpga import CARD, CRYPTO, held, upload
 
+PORT = "mtty/mtty-1/0"
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 SERVER, OTHER, MIGRATION = 1, 2, 3
 QEMU = {"pid": 4711, "command": "qemu-kvm"}
@@ -323,6 +327,25 @@ def test_evacuated_the_source_releases_them_when_it_is_back(
         assert destination.manager.attached(instance(SERVER)) == {
             uuid_of(SERVER): [entry]
         }
+
+
+def test_a_guest_that_moves_has_a_device_on_both_hosts_until_it_has_left(
+    tmp_path: Path,
+) -> None:
+    spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(migration=(7, 60)),))
+    named = ['{"mdev_parent": "mtty", "mdev_types": "mtty-1"}']
+    other = TestHost(tmp_path / "node2", spec, node_name="node2", device_spec=named)
+    with TestHost(tmp_path / "node1", spec, device_spec=named) as source:
+        source.plug(SERVER, PORT)
+        described = migration.source(source.manager, instance(SERVER))
+        assert [each["reason"] for each in described] == [""]
+        with other as target:
+            (entry,) = target.plug(SERVER, PORT)
+            found = migration.pairs(target.manager, instance(SERVER), described)
+            assert list(found.values()) == [entry["attach_handle_uuid"]]
+        assert list(found) == [each.uuid for each in mdev.read_mdevs(source.root)]
+        assert source.unplug(SERVER) == 1
+        assert mdev.read_mdevs(source.root) == ()
 
 
 def test_after_a_reboot_of_the_host_each_server_gets_what_it_had(

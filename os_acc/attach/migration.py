@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The devices of an instance at both ends of a live migration.
+
+The source states for each device what the target has to equal; the target plugs its own
+allocation, and pairs its devices with those of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from os_acc import exception
+from os_acc.attach.manager import Manager
+from os_acc.inventory import migration
+from os_acc.objects.api import MigratingDevice
+from os_acc.objects.instance import instance_uuid
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.migration import MigrationSupport
+from os_acc.store import state_files
+
+# Seconds for a plugin's answer, which reads only.
+_PATIENCE: Final = 10.0
+
+
+def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
+    """See :func:`os_acc.migration_source`."""
+    answers = state_files.recorded_migrations(manager.settings.state_path)
+    return [
+        MigratingDevice(
+            address=_address(lease),
+            request_group=lease.group,
+            reason=_why_not(manager.root, lease, answers),
+            profile=_profile(manager, lease),
+            state_size=_support(manager.root, lease, answers).size,
+        )
+        for lease in _leases(manager, instance_info)
+    ]
+
+
+def pairs(
+    manager: Manager, instance_info: object, devices: Sequence[MigratingDevice]
+) -> dict[str, str]:
+    """See :func:`os_acc.migration_pairs`."""
+    answers = state_files.recorded_migrations(manager.settings.state_path)
+    free, found = _leases(manager, instance_info), dict[str, str]()
+    _check(devices)
+    # Nova replaces one address after the other: a device of the target that has the
+    # address of one at the source takes over that one.
+    own = {_address(lease) for lease in free}
+    for each in sorted(devices, key=lambda device: device["address"] not in own):
+        fitting = [e for e in free if e.group == each["request_group"]]
+        fitting.sort(key=lambda lease: _address(lease) != each["address"])
+        reasons = {e: _why_not_to(manager, e, answers, each) for e in fitting}
+        lease = next((e for e, why in reasons.items() if not why), None)
+        if lease is None:
+            why = "; ".join(f"{e.address} {reasons[e]}" for e in fitting)
+            raise exception.NoDeviceAvailable(
+                f"no device of request group {exception.show(each['request_group'])} "
+                f"can take over {exception.show(each['address'])}: "
+                f"{why or 'none is allocated'}",
+                hint="live migration needs equal devices, drivers and plugins at both "
+                "ends",
+            )
+        found[each["address"]] = _address(lease)
+        free.remove(lease)
+    if free:
+        raise exception.NoDeviceAvailable(
+            f"{free[0].address} replaces no device of the source",
+            hint="migrate the server once its resize is confirmed",
+        )
+    return found
+
+
+def _check(devices: object) -> None:
+    """Check the descriptions of devices, which another release may have made.
+
+    :raises InvalidInput: no list, or a description lacks a key or has another type.
+    """
+    names = ("address", "request_group", "profile")
+    if isinstance(devices, list | tuple) and all(
+        isinstance(each, dict) and all(type(each.get(e)) is str for e in names)
+        for each in devices
+    ):
+        return
+    raise exception.InvalidInput(
+        f"{exception.show(devices)} describes no devices of a live migration",
+        hint="both hosts need the same release of os_acc",
+    )
+
+
+def _leases(manager: Manager, instance_info: object) -> list[Lease]:
+    found = manager.store.leases(instance_uuid(instance_info))
+    held = [each for each in found if not each.erasure and not each.is_spare]
+    return sorted(held, key=lambda each: (each.group, each.created_at, each.uuid))
+
+
+def _address(lease: Lease) -> str:
+    return str(lease.address) if lease.slot is None else lease.uuid
+
+
+def _support(
+    root: str, lease: Lease, answers: Mapping[str, MigrationSupport]
+) -> MigrationSupport:
+    subject = _subject(root, lease)
+    return answers.get(subject or "", MigrationSupport())
+
+
+def _why_not(root: str, lease: Lease, answers: Mapping[str, MigrationSupport]) -> str:
+    """Return why a device cannot be migrated; '' if it can."""
+    subject = _subject(root, lease)
+    if lease.state is not LeaseState.HELD or not lease.is_the_guests:
+        return "is not attached to the guest"
+    if not lease.handle.live_migratable:
+        return "is tagged live_migratable = false in device_spec"
+    if subject is None:
+        return f"is on {lease.driver}, which cannot migrate a device"
+    if subject not in answers:
+        return (
+            "has a driver that VFIO was not asked about: run 'os-acc device migration' "
+            "with a free device of its kind"
+        )
+    if not answers[subject].is_migratable:
+        return "has a driver that cannot migrate it"
+    return ""
+
+
+def _why_not_to(
+    manager: Manager,
+    lease: Lease,
+    answers: Mapping[str, MigrationSupport],
+    device: MigratingDevice,
+) -> str:
+    """Return why a device cannot take over that of the source; '' if it can."""
+    if why := _why_not(manager.root, lease, answers):
+        return why
+    own = _profile(manager, lease)
+    plugin = manager.plugins.get(lease.plugin)
+    is_accepted = own == device["profile"]
+    if plugin is not None and not is_accepted:
+        accepts = plugin.accepts_migration
+        profiles = device["profile"], own
+        is_accepted = manager.plugins.call(plugin, _PATIENCE, accepts, *profiles)
+    wanted = exception.show(device["profile"])
+    return "" if is_accepted else f"is {own!r}, and the source {wanted}"
+
+
+def _profile(manager: Manager, lease: Lease) -> str:
+    """Return what both ends have to have, as the plugin states it, or by default."""
+    plugin = manager.plugins.get(lease.plugin)
+    stated = None
+    if plugin is not None:
+        profile = plugin.migration_profile
+        stated = manager.plugins.call(plugin, _PATIENCE, profile, lease)
+    if stated is None:
+        identity = migration.identity_of(lease)
+        stated = migration.profile_of(manager.root, lease.handle, identity) or ""
+    return f"{lease.plugin} {lease.wanted.resource_class} {stated}"
+
+
+def _subject(root: str, lease: Lease) -> str | None:
+    return migration.subject_of(root, lease.handle, migration.identity_of(lease))

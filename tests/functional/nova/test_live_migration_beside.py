@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Running guests move between NUMA cells, and with a device of Nova beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nova.tests.fixtures import libvirt
+from nova.virt.libvirt import driver
+from oslo_utils.versionutils import convert_version_to_int as version
+
+from tests.functional.nova import (
+    libvirt_servers,
+    mdev_hosts,
+    nova_cases,
+    scheduled_cloud,
+)
+from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
+from tests.functional.nova.test_driver_mdevs import ONE
+
+FIRST, SECOND = PARENTS
+NIC = "0000:81:00.0"
+#: The oldest with which Nova migrates its own functions.
+_VERSIONS = {
+    "libvirt_version": version(driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION),
+    "qemu_version": version(driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION),
+}
+IN_A_CELL = ONE | {"hw:numa_nodes": "1", "accel1:numa_policy": "required"}
+
+
+@pytest.fixture
+def other_cells(tmp_path: Path) -> Iterator[MdevCloud]:
+    """Start two nodes, whose GPUs are in the first and in the second cell."""
+    with mdev_hosts.nodes_with_gpus(tmp_path, (0, 1)) as nodes:
+        services = scheduled_cloud.ScheduledServers(
+            lambda name, interval: nodes[name].deferred(interval)
+        )
+        with nova_cases.running(services) as nova, mdev_hosts.hotplug(nodes):
+            cloud = MdevCloud(nova, nodes)
+            for host in PARENTS:
+                cloud.start(host)
+            yield cloud
+
+
+def cells(cloud: MdevCloud, host: str, server: dict[str, Any]) -> tuple[int, ...]:
+    (lease,) = cloud.nodes[host].leases()[server["id"]]
+    return lease.guest.cells
+
+
+def test_a_guest_moves_to_another_cell(other_cells: MdevCloud) -> None:
+    nova = other_cells.nova
+    server = nova.create(IN_A_CELL, host=FIRST)
+    assert (nova.cells_of(server), cells(other_cells, FIRST, server)) == ([0], (0,))
+    nova.live_migrate(server)
+    other_cells.check_attached(server, SECOND)
+    assert (nova.cells_of(server), cells(other_cells, SECOND, server)) == ([1], (1,))
+    other_cells.check_free(FIRST)
+    nova.reboot(server)
+    other_cells.check_attached(server, SECOND)
+
+
+@pytest.fixture
+def with_nics(tmp_path: Path) -> Iterator[MdevCloud]:
+    """Start two nodes, each with a function that Nova may migrate live."""
+    ids = {"vendor_id": libvirt.PCI_VEND_ID, "product_id": libvirt.PCI_PROD_ID}
+    with mdev_hosts.nodes_with_gpus(tmp_path, (0, 0)) as nodes:
+        services = libvirt_servers.LibvirtServers(
+            lambda name, interval: nodes[name].deferred(interval)
+        )
+        with nova_cases.running(services) as nova, mdev_hosts.hotplug(nodes):
+            movable = ids | {"live_migratable": "yes"}
+            nova.flags(
+                device_spec=[json.dumps(movable)],
+                alias=[json.dumps(movable | {"name": "nic"})],
+                group="pci",
+            )
+            cloud = MdevCloud(nova, nodes)
+            for host in PARENTS:
+                info = libvirt.HostPCIDevicesInfo(num_pci=1, num_pfs=0, num_vfs=0)
+                cloud.start(host, pci_info=info, **_VERSIONS)
+            yield cloud
+
+
+def test_a_device_of_nova_moves_with_the_guest(with_nics: MdevCloud) -> None:
+    nova = with_nics.nova
+    server = nova.create(ONE | {"pci_passthrough:alias": "nic:1"}, host=FIRST)
+    with_nics.check_held(server["id"], FIRST)
+    assert nova.hostdevs(FIRST, server) == [NIC]
+    nova.live_migrate(server)
+    held = with_nics.check_held(server["id"], SECOND)
+    assert (nova.mdevs(SECOND, server), nova.hostdevs(SECOND, server)) == (held, [NIC])
+    with_nics.check_free(FIRST)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc check`` names what to do, and doing exactly that helps."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.cmd.checks import state
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+from tests.functional.host.attach.test_erasure import CARD, use
+from tests.functional.host.attach.test_erasure import host as erasing_host  # a fixture
+from tests.functional.host.attach.test_lost_store import remove
+from tests.unit.cmd.console import Console
+from tests.unit.placement.placement_double import Double
+from tests.unit.store.store_files import file_in
+
+GPU, QAT = "0000:17:00.0", "0000:3b:00.0"
+__all__ = ["erasing_host"]
+
+
+def problems(console: Console, check: str) -> list[str]:
+    """Return the hints of a check that is not content."""
+    return [e["Hint"] for e in console.checks()[check] if e["Result"] != "ok"]
+
+
+def follow(console: Console, hint: str, **values: str) -> None:
+    """Run the first command in a hint, with the values that it leaves open."""
+    found = re.search(r"os-acc ([^,;\']+)", hint)
+    assert found, hint
+    words = [values.get(word, word) for word in shlex.split(found[1])]
+    ran = console.run(*words)
+    assert ran.status == 0, ran.err
+
+
+@pytest.fixture
+def leased(console: Console) -> Console:
+    """Return a shell on a host with one lease."""
+    console.configure(f'{{"address": "{GPU}"}}')
+    console.bench.plug(1, GPU)
+    return console
+
+
+@pytest.fixture
+def placement() -> Iterator[Callable[[], Double]]:
+    """Return a function that starts a double of Placement."""
+    with contextlib.ExitStack() as running:
+
+        def start() -> Double:
+            made = Double()
+            running.callback(made.end)
+            return made
+
+        yield start
+
+
+@pytest.mark.parametrize("has_guest", [True, False], ids=["guest", "no guest"])
+def test_a_lost_store(leased: Console, has_guest: bool) -> None:
+    remove(leased.bench)
+    (hint,) = problems(leased, "unknown devices")
+    if has_guest:
+        follow(leased, hint, UUID=uuid_of(1))
+    else:
+        follow(leased, hint[hint.index("; else") :])
+    assert problems(leased, "unknown devices") == []
+    assert problems(leased, "records") == []
+    assert leased.state(GPU) == ("leased" if has_guest else "free")
+
+
+def test_a_damaged_store(leased: Console) -> None:
+    file_in(leased.bench.state_path).write_bytes(b"rubbish" * 4096)
+    (hint,) = problems(leased, "records")
+    assert hint.startswith("restart nova-compute")
+    leased.bench.restart()
+    (hint,) = problems(leased, "unknown devices")
+    follow(leased, hint, UUID=uuid_of(1))
+    assert problems(leased, "unknown devices") == []
+    assert leased.state(GPU) == "leased"
+
+
+def test_an_erasure_without_a_service(
+    erasing_host: TestHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(erasing_host, tmp_path)
+    console.configure(f'{{"address": "{CARD}"}}')
+    use(erasing_host)
+    monkeypatch.setattr(state, "_IDLE_SECONDS", -1)
+    (hint,) = problems(console, "records")
+    follow(console, hint)
+    assert problems(console, "records") == []
+    assert console.state(CARD) == "free"
+
+
+def test_vfs_that_nothing_has_made(
+    make_bench: Callable[..., TestHost], tmp_path: Path
+) -> None:
+    console = Console(make_bench(HostSpec((hosts.qat_gen4("0000:3b"),))), tmp_path)
+    console.configure(f'{{"address": "{QAT}", "num_vfs": 16}}')
+    (hint,) = problems(console, "vfs")
+    follow(console, hint)
+    assert problems(console, "vfs") == []
+
+
+def use_placement(console: Console, url: str) -> None:
+    console.configure(
+        f'{{"address": "{GPU}"}}',
+        more="[os_acc_placement]\nauth_type = none\nconnect_retries = 0\n"
+        f"endpoint_override = {url}",
+    )
+
+
+def test_a_server_that_is_no_placement(
+    leased: Console, placement: Callable[[], Double]
+) -> None:
+    other = placement()
+    other.trouble("GET", "/", 404, times=99)
+    use_placement(leased, other.url)
+    (hint,) = problems(leased, "placement")
+    assert "endpoint_override in [os_acc_placement]" in hint
+
+
+def test_a_placement_that_cannot_be_reached(
+    leased: Console, placement: Callable[[], Double]
+) -> None:
+    stopped, running = placement(), placement()
+    stopped.end()
+    use_placement(leased, stopped.url)
+    (hint,) = problems(leased, "placement")
+    assert hint.startswith("check that Keystone and Placement run")
+    use_placement(leased, running.url)
+    (hint,) = problems(leased, "placement")
+    follow(leased, hint)
+    assert problems(leased, "placement") == []
