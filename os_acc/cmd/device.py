@@ -231,7 +231,7 @@ class DeviceErase(base.Listing):
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
-        if self.app.stderr.isatty():
+        if found and self.app.stderr.isatty():
             self.app.stderr.write("\n")
         is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
@@ -251,9 +251,11 @@ class DeviceErase(base.Listing):
         return left[0] if left else lease.with_erased(1.0, state=_ENDED)
 
     def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
-        """Print the progress: a line of bars on a terminal, or what has changed."""
-        bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
-        self.progress("  ".join(bars))
+        """Print the progress: one bar on a terminal, or what has changed."""
+        devices = [str(each.address) for each in found]
+        what = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
+        mean = sum(each.erased for each in found) / len(devices)
+        self.progress(f"{what} {base.bar(mean)}")
         if self.app.stderr.isatty():
             return
         for each in found:

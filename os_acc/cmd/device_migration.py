@@ -40,11 +40,17 @@ class DeviceMigration(base.Showing):
         place = manager.root, inventory.host, provider.device
         # Firmware, or an option of the driver, may have changed the answer.
         if subject := migration.subject_of_device(*place):
-            state_files.forget_migration(self.settings.state_path, subject)
+            earlier = inventory.migrations[provider.uuid]
+            state_path = self.settings.state_path
+            state_files.forget_migration(state_path, subject)
             consumer = {"uuid": str(uuid.uuid4())}
             specs = {f"resources:{provider.device.resource_class}": "1"}
             try:
                 manager.plug(consumer, {"uuid": provider.uuid}, specs)
+            except BaseException:
+                if earlier is not None:
+                    state_files.record_migration(state_path, subject, earlier)
+                raise
             finally:
                 manager.unplug(consumer)
             inventory = manager.discover()

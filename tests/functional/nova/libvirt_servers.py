@@ -229,6 +229,11 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
                 guest.destroy()
                 guest.undefine()
 
+    def begin_live_migration(self, server: dict[str, Any]) -> None:
+        """Request the migration of a running server, to a host of Nova's choice."""
+        body = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
+        self.api.post_server_action(server["id"], body)
+
     def fail_to_move(self, server: dict[str, Any]) -> None:
         """Migrate a running server; the check on its host fails."""
         self._live_migrate(server, migration_expected_state="error")
