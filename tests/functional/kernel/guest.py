@@ -102,7 +102,7 @@ class InnerGuest:
         return text
 
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
-        iommufd, by_node = ["-object", "iommufd,id=iommufd"], ",iommufd=iommufd"
+        iommufd, by_node = ["-object", "iommufd,id=iommufd0"], ",iommufd=iommufd0"
         if not sysfs.IOMMU.exists():
             iommufd, by_node = [], ""
         devices = [

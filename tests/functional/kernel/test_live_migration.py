@@ -142,6 +142,19 @@ def a_guest_moves_with_its_registers(host: RealHost) -> dict[str, int]:
     return record
 
 
+def libvirt_moves_a_guest_with_its_registers(host: RealHost) -> None:
+    """libvirt accepts the devices as a guest of Nova has them, and their pairs."""
+    source, target = two_nodes(host, PORTS)
+    guest = instance()
+    host.root_side.hold_by_libvirt(source.plug(guest, *groups(source, ONE)))
+    devices = source.migration_source(guest)
+    target.plug(guest, *groups(target, ONE))
+    host.root_side.migrate_by_libvirt(target.migration_pairs(guest, devices))
+    assert source.unplug(guest) == 1
+    host.let_go()
+    assert target.unplug(guest) == 1
+
+
 def the_predicted_size_is_that_of_the_state(host: RealHost) -> None:
     """mtty estimates the size of its whole state, which is larger for two ports."""
     node, _ = two_nodes(host, PORTS)
@@ -173,6 +186,7 @@ def a_function_on_vfio_pci_is_refused(host: RealHost) -> None:
 
 JOBS: tuple[Job, ...] = (
     a_guest_moves_with_its_registers,
+    libvirt_moves_a_guest_with_its_registers,
     the_predicted_size_is_that_of_the_state,
     a_function_on_vfio_pci_is_refused,
 )
