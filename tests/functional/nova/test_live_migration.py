@@ -22,6 +22,7 @@ from os_acc.nova.live_migration import MigratingDriver
 from os_acc.plugins.mdev import MdevPlugin
 from os_acc.testing.kernel import FakeKernel
 from tests.functional.nova import mdev_hosts
+from tests.functional.nova.libvirt_servers import MOVES_MDEVS
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud, MdevNode
 from tests.functional.nova.test_driver_mdevs import ONE, TWO, nova_creates_none
 
@@ -36,7 +37,7 @@ def pair(mdev_cloud: MdevCloud) -> Iterator[MdevCloud]:
     with nova_creates_none():
         mdev_cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
         for host in PARENTS:
-            mdev_cloud.start(host)
+            mdev_cloud.start(host, **MOVES_MDEVS)
         yield mdev_cloud
 
 
@@ -217,6 +218,19 @@ def test_another_profile_at_the_target_refuses_it(
 def test_post_copy_refuses_it(pair: MdevCloud, server: dict[str, Any]) -> None:
     pair.nova.flags(live_migration_permit_post_copy=True, group="libvirt")
     assert "VFIO has no post-copy" in why(pair, server)
+    check_stayed(pair, server)
+
+
+@pytest.mark.parametrize(
+    ("host", "program", "release"),
+    [(FIRST, "libvirt", "8.5.9"), (SECOND, "QEMU", "8.0.9")],
+)
+def test_an_old_host_refuses_it(
+    pair: MdevCloud, server: dict[str, Any], host: str, program: str, release: str
+) -> None:
+    with pair.nova.outdated(host, program, release):
+        text = why(pair, server)
+    assert f"host {host} needs libvirt 8.6.0 and QEMU 8.1.0 or newer" in text
     check_stayed(pair, server)
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from nova.tests.fixtures import libvirt
-from nova.virt.libvirt import driver
-from oslo_utils.versionutils import convert_version_to_int as version
 
 from tests.functional.nova import mdev_hosts, nova_cases, scheduled_cloud
+from tests.functional.nova.libvirt_servers import MOVES_FUNCTIONS, MOVES_MDEVS
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
 from tests.functional.nova.test_driver_mdevs import ONE
 
@@ -22,11 +21,6 @@ mdev_nodes, mdev_cloud = mdev_hosts.mdev_nodes, mdev_hosts.mdev_cloud
 
 FIRST, SECOND = PARENTS
 NIC = "0000:81:00.0"
-#: The oldest with which Nova migrates its own functions.
-_VERSIONS = {
-    "libvirt_version": version(driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION),
-    "qemu_version": version(driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION),
-}
 IN_A_CELL = ONE | {"hw:numa_nodes": "1", "accel1:numa_policy": "required"}
 
 
@@ -40,7 +34,7 @@ def other_cells(tmp_path: Path) -> Iterator[MdevCloud]:
         with nova_cases.running(services) as nova, mdev_hosts.hotplug(nodes):
             cloud = MdevCloud(nova, nodes)
             for host in PARENTS:
-                cloud.start(host)
+                cloud.start(host, **MOVES_MDEVS)
             yield cloud
 
 
@@ -73,7 +67,7 @@ def with_nics(mdev_cloud: MdevCloud) -> MdevCloud:
     )
     for host in PARENTS:
         info = libvirt.HostPCIDevicesInfo(num_pci=1, num_pfs=0, num_vfs=0)
-        mdev_cloud.start(host, pci_info=info, **_VERSIONS)
+        mdev_cloud.start(host, pci_info=info, **MOVES_FUNCTIONS)
     return mdev_cloud
 
 

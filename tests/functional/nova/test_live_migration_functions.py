@@ -76,7 +76,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
         with nova_cases.running(services) as nova:
             nova.flags(reconcile_age=0.0, group="os_acc_driver")
             for host in PFS:
-                nova.start_compute(host)
+                nova.start_compute(host, **libvirt_servers.MOVES_FUNCTIONS)
             yield NicCloud(nova, nodes)
 
 
@@ -92,6 +92,22 @@ def test_a_guest_moves_with_its_functions(
     pair.nova.reboot(server)
     pair.check_attached(server, SECOND)
     pair.nova.delete(server)
+    pair.check_free(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("host", "program", "release"),
+    [(FIRST, "QEMU", "8.2.1"), (SECOND, "libvirt", "9.9.9")],
+)
+def test_an_old_host_refuses_it(
+    pair: NicCloud, host: str, program: str, release: str
+) -> None:
+    server = pair.nova.create(ONE, host=FIRST)
+    with pair.nova.outdated(host, program, release):
+        pair.nova.fail_to_move(server)
+    text = f"host {host} needs libvirt 10.0.0 and QEMU 8.2.2 or newer"
+    assert text in pair.nova.stdlog.logger.output
+    pair.check_attached(server, FIRST)
     pair.check_free(SECOND)
 
 
