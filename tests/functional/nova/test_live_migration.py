@@ -20,7 +20,6 @@ from nova.virt.libvirt import driver
 from os_acc.attach import migration
 from os_acc.nova.live_migration import MigratingDriver
 from os_acc.plugins.mdev import MdevPlugin
-from os_acc.testing.kernel import FakeKernel
 from tests.functional.nova import mdev_hosts
 from tests.functional.nova.libvirt_servers import MOVES_MDEVS
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud, MdevNode
@@ -165,11 +164,10 @@ def test_a_tag_refuses_it(pair: MdevCloud, monkeypatch: pytest.MonkeyPatch) -> N
     check_stayed(pair, server)
 
 
+@pytest.mark.parametrize("mdev_nodes", [(0, 0)], ids=["none"], indirect=True)
 def test_a_driver_without_migration_refuses_it(
-    pair: MdevCloud, monkeypatch: pytest.MonkeyPatch
+    pair: MdevCloud, server: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(FakeKernel, "migration", lambda *_: (0, 0))
-    server = pair.nova.create(TWO, host=FIRST)
     assert "has a driver that cannot migrate it" in why(pair, server)
     check_stayed(pair, server)
 
@@ -374,7 +372,11 @@ def stopped(
         else:
             guest.fail_job()
 
-    with mock.patch.object(libvirt.Domain, "migrateToURI3", wait):
+    with (
+        mock.patch.object(libvirt.Domain, "migrateToURI3", wait),
+        # A service that is stopped waits for its greenlets in Nova's tests alone.
+        mock.patch("futurist.GreenThreadPoolExecutor.shutdown"),
+    ):
         pair.nova.begin_live_migration(server)
         assert begun.wait(300)
         try:

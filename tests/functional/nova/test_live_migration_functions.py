@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from os_acc.objects.migration import TRAIT
-from os_acc.testing import TestHost
 from tests.functional.host.attach.test_variant_drivers import MLX5, NIC, SPEC
-from tests.functional.nova import libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = "compute1", "compute2"
@@ -68,7 +67,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
         for address in PFS.values()
     )
     spec = dataclasses.replace(SPEC, functions=cards)
-    with TestHost(tmp_path, spec) as bench:
+    with compute_nodes.simulated(tmp_path, spec) as bench:
         nodes = {name: NicNode(name, bench, (pf,)) for name, pf in PFS.items()}
         services = libvirt_servers.LibvirtServers(
             lambda name, interval: nodes[name].deferred(interval)
