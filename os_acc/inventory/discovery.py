@@ -156,7 +156,7 @@ def discover(
     """
     host = host or pci.scan(root)
     evidence = HostEvidence(root, rules, recorded, host)
-    matched = tuple(_matched(evidence))
+    matched = _matched(evidence)
     usable, refused = _usable(evidence, matched)
     found_types = list(mdev_types.offered_types(evidence, recorded))
     types = tuple([each for each in found_types if isinstance(each, OfferedType)])
@@ -223,13 +223,15 @@ def _with_faults(
     return dataclasses.replace(device, handles=tuple(handles))
 
 
-def _matched(evidence: HostEvidence) -> Iterator[MatchedFunction]:
+def _matched(evidence: HostEvidence) -> tuple[MatchedFunction, ...]:
+    found = []
     for address in sorted(evidence.named):
         function = evidence.host.functions[address]
         # In a guest, the PF of a VF is not visible.
         pf = function.physfn or address
         parent = evidence.host.functions.get(pf, function)
-        yield MatchedFunction(function, parent, evidence.named[address])
+        found.append(MatchedFunction(function, parent, evidence.named[address]))
+    return tuple(found)
 
 
 def _usable(
@@ -248,7 +250,8 @@ def _usable(
         if isinstance(members, RejectedDevice):
             refused.append(members)
             continue
-        group = evidence.host.group_of(each.function).number
+        group = each.function.iommu_group
+        assert group is not None
         driver = eligibility.driver_of(evidence, each.function)
         usable.append(
             UsableFunction(
