@@ -66,7 +66,8 @@ def that(check: Callable[[Any], bool]) -> Callable[[_T], _T]:
     """Return a check that leaves the value as it is."""
 
     def checked(value: _T) -> _T:
-        require(check(value))
+        if not check(value):
+            raise Malformed
         return value
 
     return checked
@@ -82,7 +83,8 @@ def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
     return (
         isinstance(value, tuple | list)
         and len(value) == 5
-        and all(is_number(number, 0xFFFF) for number in value)
+        and set(map(type, value)) == {int}
+        and 0 <= min(value) <= max(value) <= 0xFFFF
     )
 
 
@@ -103,7 +105,7 @@ def is_text(value: object) -> bool:
 
 def number(limit: int, least: int = 0) -> Callable[[int], int]:
     """Return the check of an integer, which is no bool."""
-    return that(lambda value: is_number(value, limit) and value >= least)
+    return that(lambda value: type(value) is int and least <= value <= limit)
 
 
 def of_kind(kind: type[_E]) -> Callable[[object], _E]:
@@ -139,7 +141,7 @@ def values(parts: object) -> Values:
 def _address(parts: object) -> PciAddress:
     # A subclass of int may format itself as any text, and becomes a path.
     numbers = _sequence(parts, 4)
-    require(all(type(part) is int for part in numbers))
+    require(set(map(type, numbers)) == {int})
     return PciAddress(*numbers)
 
 
