@@ -291,8 +291,10 @@ class _Planning:
             mine = self._record.texts(uuid, NameKind.TRAIT)
             mine |= device_traits.published_of(device, have.traits)
             due = (have.traits - mine) | (device.traits - self._unusable)
-        ended = self._classes(uuid) & have.inventories.keys() - wanted.units.keys()
-        inventories = self._left(uuid, self._tree.allocated(uuid) if ended else ())
+        ours = self._classes(uuid)
+        ended = ours & have.inventories.keys() - wanted.units.keys()
+        kept = self._tree.allocated(uuid) if ended else ()
+        inventories = self._left(have, ours, kept)
         inventories |= {
             name: record(units)
             for name, units in wanted.units.items()
@@ -312,13 +314,16 @@ class _Planning:
             self._have(uuid).inventories, self._our_classes
         )
 
-    def _left(self, uuid: str, kept: Container[str]) -> dict[str, Record]:
+    def _left(
+        self, have: ProviderContents, ours: Container[str], kept: Container[str]
+    ) -> dict[str, Record]:
         """Return the foreign inventories of a provider, and ours with no free unit.
 
+        :param ours: see :meth:`_classes`.
         :param kept: the classes of ours that stay.
         """
-        ours, found = self._classes(uuid), {}
-        for name, each in self._have(uuid).inventories.items():
+        found = {}
+        for name, each in have.inventories.items():
             if name not in ours and self._tree.shows_owners:
                 found[name] = each
             elif name in ours and name in kept:
@@ -356,8 +361,8 @@ class _Planning:
                     there.remove(uuid)
                     del self._after[uuid]
                     yield Remove(uuid, name)
-                elif not self._classes(uuid).isdisjoint(have.inventories):
-                    inventories = self._left(uuid, have.inventories)
+                elif not (ours := self._classes(uuid)).isdisjoint(have.inventories):
+                    inventories = self._left(have, ours, have.inventories)
                     yield from self._set(uuid, name, have.traits, inventories)
             left -= leaves
 
