@@ -93,6 +93,8 @@ def check(
             if refused is not None:
                 return refused
         others = _others(evidence, function)
+        if not others:
+            return (function.address,)
         for other in others:
             detail = _in_the_way(evidence, function, other)
             if detail is not None:

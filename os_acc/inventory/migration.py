@@ -80,8 +80,9 @@ def supports(
 
 def published(device: Device, support: MigrationSupport | None) -> Device:
     """Return a device, with the trait if guests can move with it."""
-    is_tagged_off = any(not each.live_migratable for each in device.handles)
-    if support is None or not support.is_migratable or is_tagged_off:
+    if support is None or not support.is_migratable:
+        return device
+    if not all(each.live_migratable for each in device.handles):
         return device
     return dataclasses.replace(device, traits=device.traits | {TRAIT})
 

@@ -214,21 +214,19 @@ def devices(
     offers: dict[PciAddress, dict[Offer, list[UsableFunction]]] = {}
     own: dict[PciAddress, Offer | None] = {}
     for each in usable:
-        of_card = offers.setdefault(each.parent.address, {})
         own[each.function.address] = found = offer_once(each)
         if found is not None:
+            of_card = offers.setdefault(each.parent.address, {})
             of_card.setdefault(found, []).append(each)
     matched: dict[PciAddress, dict[Offer, PciFunction]] = {at: {} for at in offers}
     for other in candidates.matched if matched else ():
         parent, address = other.parent.address, other.function.address
         if parent not in matched or address == parent:
             continue
-        if address in own:
-            found = own[address]
-        else:
-            # One that stays on its driver is another plugin's, unless a lease has
-            # bound it.
-            found = None if other.tags.stays else offer_once(other)
+        # One that stays on its driver is another plugin's, unless a lease has bound it.
+        if address not in own and other.tags.stays:
+            continue
+        found = own[address] if address in own else offer_once(other)
         if found is not None:
             # Keep the first one: they are sorted.
             matched[parent].setdefault(found, other.function)
@@ -275,7 +273,7 @@ def _devices(
             identity=origin.identity,
             resource_class=each.resource_class,
             traits=frozenset(each.traits),
-            handles=tuple(usable.handle() for usable in alike),
+            handles=tuple([usable.handle() for usable in alike]),
             numa_node=alike[0].function.numa_node,
             erasure=Erasure.NONE if each.keeps_data else Erasure.RESET,
         )

@@ -140,11 +140,6 @@ class _Process:
         self.queues: dict[str, _Queue] = {}
         self.files: set[int] = set()
 
-    def open(self, path: str) -> int:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.files.add(fd)
-        return fd
-
     def close(self, fd: int) -> None:
         """Release the lock of a file."""
         # First: a child that is forked here must not close another file's number.
@@ -204,7 +199,8 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
     while True:
         with contextlib.ExitStack() as opened:
             try:
-                fd = process.open(path)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+                process.files.add(fd)
                 opened.callback(process.close, fd)
                 if _lock(fd, path):
                     if _is_named(fd, path):

@@ -100,13 +100,11 @@ def current(connection: sqlite3.Connection, lease: Lease) -> LeaseRow:
             kind=exception.ObjectKind.LEASE,
         )
     row = found[0]
-    try:
-        lease_of(row)
-    except Damaged as error:
+    if not LEASES.is_intact(row[1:]):
         raise exception.NotFound(
             f"the record of lease {lease.uuid} is damaged",
             kind=exception.ObjectKind.LEASE,
-        ) from error
+        )
     if row.epoch != lease.epoch:
         raise StaleLease(
             f"lease {lease.uuid} is at epoch {row.epoch}, was read at {lease.epoch}"
