@@ -357,9 +357,13 @@ class _Review:
 def _places(value: object) -> set[DeviceName]:
     """Return the functions and types that a value states, also one of a wrong type."""
     found: set[DeviceName] = set()
-    left, seen = [value], set[int]()
+    left, seen = [value], dict[int, object]()
     while left:
         each = left.pop()
+        if id(each) in seen:
+            # A value of a wrong type may contain itself.
+            continue
+        seen[id(each)] = each
         match each:
             case PciAddress() | MdevType():
                 found.add(each)
@@ -378,9 +382,7 @@ def _places(value: object) -> set[DeviceName]:
                 left += (each.address, each.handles)[not is_type :]
             case UsableFunction():
                 found.update(each.members)
-            # A list may contain itself.
-            case tuple() | list() | set() | frozenset() if id(each) not in seen:
-                seen.add(id(each))
+            case tuple() | list() | set() | frozenset():
                 left += each
     return found
 
