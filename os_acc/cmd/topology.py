@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
@@ -83,16 +82,15 @@ class Topology(base.Listing):
         from os_acc.cmd import topology_render as render
 
         host = topology_tree.draw(self._snapshot, long=parsed_args.long)
-        supplies = topology_tree.supplies(self._snapshot)
         if parsed_args.svg:
-            _write(parsed_args.svg, render.picture(host, supplies))
+            arguments.write(parsed_args.svg, render.picture(host, self._snapshot))
             return
         out, width = self.app.stdout, parsed_args.max_width
         is_terminal = out.isatty()
         if width < 1:
             width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
         colours = is_terminal and "NO_COLOR" not in os.environ
-        render.write_text(host, supplies, out, width, colours=colours)
+        render.write_text(host, self._snapshot, out, width, colours=colours)
 
     def _look(self, cells: tuple[int, ...]) -> HostSnapshot:
         look, root = self.look(), self.os_acc.root
@@ -151,19 +149,6 @@ class _Tree(formatters.ListFormatter):
         parsed_args: argparse.Namespace,
     ) -> None:
         self._draw(parsed_args)
-
-
-def _write(file: TextIO, picture: str) -> None:
-    try:
-        with file:
-            # The old contents are kept until there are new ones.
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                file.truncate()
-            file.write(picture)
-    except OSError as error:
-        raise exception.InvalidInput(
-            f"cannot write {file.name}: {error.strerror}"
-        ) from error
 
 
 # -- rows for programs -------------------------------------------------------
