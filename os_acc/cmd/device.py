@@ -231,8 +231,7 @@ class DeviceErase(base.Listing):
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
-        if found and self.app.stderr.isatty():
-            self.app.stderr.write("\n")
+        self.end_progress()
         is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
         rows = [
@@ -416,35 +415,26 @@ class DeviceHistory(base.Listing):
             event
             for event in self.recorded(events=journal.KEPT).events
             if address in (None, event.address)
-            and (consumer is None or _is_of(event, consumer))
+            # The event of a rekey has the new consumer; its detail names the old one.
+            and (
+                consumer in (None, event.consumer) or event.detail == f"from {consumer}"
+            )
         ]
         if not found:
             self.remark(self._reason_for_none(parsed_args.address))
         return base.table(_EVENT, found[-parsed_args.limit :])
 
     def _reason_for_none(self, address: DeviceAddress | None) -> str:
-        device = self._device_with(address) if address else None
-        if device is None:
-            return f"no such event is recorded in {self.settings.state_path}"
-        return (
-            f"{address} is assigned together with {device}, which has the events: "
-            f"os-acc device history {device}"
-        )
-
-    def _device_with(self, address: DeviceAddress) -> PciAddress | None:
-        """Return the device that a function is only a member of, if known."""
         # Events are listed on a host that cannot be inspected, too.
         with contextlib.suppress(exception.OsAccError):
-            for each in device_states(self.look()):
-                place = each.address
-                if address in each.members and place != address:
-                    return function_of(place)
-        return None
-
-
-def _is_of(event: Event, consumer: str) -> bool:
-    # The event of a rekey has the new consumer; its detail names the old one.
-    return event.consumer == consumer or event.detail == f"from {consumer}"
+            for each in device_states(self.look()) if address else ():
+                if address in each.members and each.address != address:
+                    device = function_of(each.address)
+                    return (
+                        f"{address} is assigned together with {device}, which has the "
+                        f"events: os-acc device history {device}"
+                    )
+        return f"no such event is recorded in {self.settings.state_path}"
 
 
 def _moment(when: datetime.datetime) -> str:
