@@ -70,34 +70,19 @@ class CacheContents:
     :ivar entries: the images, the least recently used first.
     :ivar temporaries: the paths of downloads, running or abandoned.
     :ivar strangers: the paths of other files, which are never changed.
+    :ivar room: bytes that images can have in total, limited by the cache's size and
+        the free disk space; only of a survey.
     """
 
     entries: tuple[CachedImage, ...]
     temporaries: tuple[str, ...]
     strangers: tuple[str, ...] = ()
+    room: int = 0
 
     @property
     def taken(self) -> int:
         """Bytes of all images."""
         return sum(each.size for each in self.entries)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """The contents and the capacity of the cache.
-
-    :ivar taken: bytes of all images.
-    :ivar room: bytes that images can have in total, limited by the cache's size and
-        the free disk space.
-    :ivar abandoned: the paths of downloads whose processes have ended.
-    :ivar strangers: the paths of files that are neither images nor downloads.
-    """
-
-    entries: tuple[CachedImage, ...]
-    taken: int
-    room: int
-    abandoned: tuple[str, ...]
-    strangers: tuple[str, ...]
 
 
 class Cache:
@@ -173,18 +158,17 @@ class Cache:
         with self._storage_errors():
             return _scan(self.directory).entries
 
-    def survey(self) -> CacheUsage:
-        """Return the usage of the cache, without any change.
+    def survey(self) -> CacheContents:
+        """Return the contents, of the downloads the abandoned ones; change nothing.
 
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            found = _scan(self.directory)
-            taken, room = found.taken, self._size
+            found, room = _scan(self.directory), self._size
             with contextlib.suppress(FileNotFoundError):
-                room = max(0, min(room, taken + _free(self.directory)))
+                room = max(0, min(room, found.taken + _free(self.directory)))
             abandoned = tuple(p for p in found.temporaries if not _is_used(p))
-            return CacheUsage(found.entries, taken, room, abandoned, found.strangers)
+            return dataclasses.replace(found, temporaries=abandoned, room=room)
 
     def is_used(self, entry: CachedImage) -> bool:
         """Return whether an image is in use.

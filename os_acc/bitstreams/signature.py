@@ -13,7 +13,6 @@ are in the directory and valid too.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import datetime
 import hashlib
 import os
@@ -184,26 +183,19 @@ def _invalid(image: Image, what: str) -> exception.ImageUnusable:
 # -- certificates --------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CertificateStatus:
-    """The state of a file in the operator's directory.
-
-    :ivar is_signer: whether its name is that of a signing certificate.
-    :ivar why_not: the reason why it is unusable, or ''.
-    """
-
-    name: str
-    is_signer: bool
-    why_not: str
-
-
-def survey(directory: str) -> tuple[CertificateStatus, ...]:
-    """Return the state of all certificates, of signers and authorities.
+def survey(directory: str) -> dict[str, str]:
+    """Return the reason why each certificate is unusable, or '', by its name.
 
     :raises InvalidConfiguration: the directory is unreadable or world-writable.
     """
     _check_writers(directory)
-    return tuple(_status(directory, name) for name in _names(directory))
+    return {name: _why_unusable(directory, name) for name in _names(directory)}
+
+
+def is_signer(name: str) -> bool:
+    """Return whether a name is that of a signer's certificate, not an authority's."""
+    stem = name.removesuffix(".pem")
+    return canonical_uuid(stem) == stem
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
@@ -242,23 +234,19 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
     return certificate
 
 
-def _status(directory: str, name: str) -> CertificateStatus:
-    stem = name.removesuffix(".pem")
-    is_signer = canonical_uuid(stem) == stem
-    why_not = ""
+def _why_unusable(directory: str, name: str) -> str:
     try:
-        if is_signer:
-            trusted(directory, stem)
-        else:
-            expired = map(_not_now, _load(os.path.join(directory, name)))
-            why_not = next(filter(None, expired), "")
+        if is_signer(name):
+            trusted(directory, name.removesuffix(".pem"))
+            return ""
+        expired = map(_not_now, _load(os.path.join(directory, name)))
+        return next(filter(None, expired), "")
     except exception.OsAccError as error:
-        why_not = error.message
+        return error.message
     except OSError as error:
-        why_not = f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     except ValueError as error:
-        why_not = f"is not a certificate: {exception.show(str(error))}"
-    return CertificateStatus(name, is_signer, why_not)
+        return f"is not a certificate: {exception.show(str(error))}"
 
 
 def _anchored(
