@@ -9,7 +9,6 @@ from typing import Any
 
 from os_acc.cmd import arguments, base
 from os_acc.inspection import HostInspection
-from os_acc.objects.device import Provider
 from os_acc.objects.region import Region, UnverifiedRegions, functions_held
 
 
@@ -85,25 +84,19 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 def _rows(look: HostInspection) -> dict[str, tuple[Any, ...]]:
     """Return the row of each region, by its key."""
     unverified = look.inventory.recorded_state.unverified_regions
-    return {
-        provider.device.region.key: _row(provider, provider.device.region, unverified)
-        for provider in look.inventory.providers.values()
-        if provider.device.region is not None
-    }
-
-
-def _row(
-    provider: Provider, region: Region, unverified: UnverifiedRegions
-) -> tuple[Any, ...]:
-    image = unverified.images.get(region.key)
-    return (
-        str(provider.device.handles[0].address),
-        region.number,
-        region.interface_id,
-        sorted(functions_held(region)),
-        _status(region, unverified),
-        image.id if image else None,
-    )
+    rows: dict[str, tuple[Any, ...]] = {}
+    for provider in look.inventory.providers.values():
+        if (region := provider.device.region) is not None:
+            image = unverified.images.get(region.key)
+            rows[region.key] = (
+                str(provider.device.handles[0].address),
+                region.number,
+                region.interface_id,
+                sorted(functions_held(region)),
+                _status(region, unverified),
+                image.id if image else None,
+            )
+    return rows
 
 
 def _status(region: Region, unverified: UnverifiedRegions) -> str:
