@@ -68,23 +68,15 @@ class Inventory:
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
-    set_aside: tuple[loader.SetAside, ...] = ()
-    broken_rules: tuple[str, ...] = ()
-    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    recorded_state: RecordedState = dataclasses.field(default_factory=RecordedState)
-    prebound: frozenset[PciAddress] = frozenset()
-    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    absent: frozenset[str] = frozenset()
-    claimed: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    migrations: Mapping[str, MigrationSupport | None] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    set_aside: tuple[loader.SetAside, ...]
+    broken_rules: tuple[str, ...]
+    provider_origins: Mapping[str, ProviderOrigin]
+    recorded_state: RecordedState
+    prebound: frozenset[PciAddress]
+    mdev_totals: Mapping[MdevType, int]
+    absent: frozenset[str]
+    claimed: Mapping[DeviceAddress | DeviceName, str]
+    migrations: Mapping[str, MigrationSupport | None]
 
     @property
     def classes(self) -> Mapping[str, str]:
