@@ -228,17 +228,13 @@ class Acting(command.Command):
             with open(path, encoding="utf-8", errors="replace") as file:
                 for number, line in enumerate(file, 1):
                     name, _equals, value = line.partition("=")
-                    if name.strip() == "device_spec" and error.message in _fault(value):
-                        return f"{path}, line {number}"
+                    try:
+                        if name.strip() == "device_spec":
+                            device_spec.parse((value.strip(),))
+                    except exception.InvalidConfiguration as fault:
+                        if error.message in fault.message:
+                            return f"{path}, line {number}"
         return None
-
-
-def _fault(value: str) -> str:
-    try:
-        device_spec.parse((value.strip(),))
-    except exception.InvalidConfiguration as error:
-        return error.message
-    return ""
 
 
 # Generic from cliff 4.9 on.

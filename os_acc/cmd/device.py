@@ -34,6 +34,10 @@ _ERASE_PAUSE = 1.0
 _ERASE_PATIENCE = 1800.0
 # The state, in this command alone, of a lease that has ended: its device is erased.
 _ENDED = LeaseState.RELEASING
+_ADDRESS = arguments.DEVICE | {
+    "help": "PCI address, such as 0000:3b:02.1, or slot of a mediated device, such as "
+    "mtty/mtty-1/0"
+}
 # Events that the history shows by default.
 _LIMIT = 100
 
@@ -96,7 +100,7 @@ class DeviceShow(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
@@ -146,7 +150,7 @@ class DeviceRelease(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         _add_driver(parser, "to which an unknown device goes back")
         parser.add_argument(
             "--force",
@@ -172,7 +176,7 @@ class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         parser.add_argument(
             "--consumer",
             **arguments.UUID,
@@ -300,15 +304,6 @@ class DevicePrepare(base.Listing):
         elif any(row[3] for row in rows):
             self.remark("nothing was changed; os-acc device prepare --write makes them")
         return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows
-
-
-def _add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address",
-        **arguments.DEVICE,
-        help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
-        "as mtty/mtty-1/0",
-    )
 
 
 def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:

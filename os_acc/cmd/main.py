@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
 _FORMAT = "%(levelname)s: %(message)s"
+_LIMITS = "os_acc.privsep.privileged_conf"
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
 _CHOICE = re.compile(r"argument (?P<names>\S+): invalid choice: '(?P<word>[^']*)'")
@@ -175,7 +176,9 @@ class OsAcc(app.App):
         for handler in handlers:
             handler.setFormatter(logging.Formatter(_FORMAT))
             if is_quiet and self.options.simulated is not None:
-                handler.addFilter(_is_of_a_simulated_host)
+                # Each helper warns that root has not limited it, which no simulated
+                # host needs.
+                handler.addFilter(lambda record: record.name != _LIMITS)
             logging.getLogger().addHandler(handler)
             self._at_the_end.callback(handler.close)
             self._at_the_end.callback(logging.getLogger().removeHandler, handler)
@@ -246,11 +249,6 @@ class _WithoutTraceback(logging.Formatter):
         short = copy.copy(record)
         short.exc_info = short.exc_text = None
         return super().format(short)
-
-
-def _is_of_a_simulated_host(record: logging.LogRecord) -> bool:
-    # Each helper warns that root has not limited it, which no simulated host needs.
-    return record.name != "os_acc.privsep.privileged_conf"
 
 
 def _misspelt_options(words: Sequence[str], known: Collection[str]) -> Iterator[str]:

@@ -11,6 +11,10 @@ from os_acc.cmd import arguments, base
 from os_acc.inspection import HostInspection
 from os_acc.objects.region import Region, UnverifiedRegions, functions_held
 
+_COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
+_HELP = "PCI address of the region in 'os-acc region list'"
+_ADDRESS = arguments.FUNCTION | {"help": _HELP}
+
 
 class RegionList(base.Listing):
     """List the FPGA regions that os_acc offers, and what they hold.
@@ -32,7 +36,7 @@ class RegionProgram(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         parser.add_argument(
             "--image",
             metavar="IMAGE",
@@ -62,23 +66,12 @@ class RegionVerify(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         regions = self.manager().regions
         region = regions.verify(parsed_args.address, self.deadline())
         return _COLUMNS, _rows(self.look())[region.key]
-
-
-_COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
-
-
-def _add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address",
-        **arguments.FUNCTION,
-        help="PCI address of the region in 'os-acc region list'",
-    )
 
 
 def _rows(look: HostInspection) -> dict[str, tuple[Any, ...]]:

@@ -69,7 +69,7 @@ class HostSnapshot:
     parents: Mapping[PciAddress, PciAddress]
     topology: NUMATopology
     free: Mapping[str, Sequence[int | None]]
-    guest: GuestCells | None = None
+    guest: GuestCells | None
     models: ModelNames = dataclasses.field(default_factory=ModelNames)
 
     @property
