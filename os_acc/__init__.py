@@ -206,6 +206,7 @@ def migration_source(instance_info: InstanceDict) -> list[MigratingDevice]:
     :param instance_info: the instance; only ``uuid`` is read.
     :returns: each device, with the reason if it cannot be migrated.
     :raises InvalidInput: ``uuid`` is missing or invalid.
+    :raises HostStepFailed: an attribute of a device cannot be read.
     :raises PluginFailed: a plugin does not state what the target has to equal.
     """
     return _node().migration_source(instance_info)
@@ -221,6 +222,7 @@ def migration_pairs(
     :raises InvalidInput: ``uuid`` or the devices are invalid.
     :raises NoDeviceAvailable: no device of the instance here can take over one of the
         source; states why.
+    :raises HostStepFailed: an attribute of a device cannot be read.
     :raises PluginFailed: a plugin does not state what it is.
     """
     return _node().migration_pairs(instance_info, devices)

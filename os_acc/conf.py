@@ -39,9 +39,9 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="Devices that os_acc manages, in the syntax of Nova's [pci] "
         "device_spec: one JSON object, or a list of objects, per value. "
         "In addition to Nova's keys, it accepts resource_class, traits, num_vfs, "
-        "prebound, allow_no_reset, allow_no_erase, numa_policy, mdev_types and "
-        "trust_guest_contents, live_migratable; any other key is an error. By default, "
-        "os_acc manages no device.",
+        "prebound, allow_no_reset, allow_no_erase, numa_policy, mdev_types, vgpu_type, "
+        "vfio_driver, qat_services, function and trust_guest_contents; any other key "
+        "is an error. By default, os_acc manages no device.",
     ),
     cfg.StrOpt(
         "helper_command",

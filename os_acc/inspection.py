@@ -10,13 +10,14 @@ import functools
 from oslo_config import cfg
 
 from os_acc import conf
-from os_acc.inventory import discovery, health_steps
+from os_acc.host import health
+from os_acc.inventory import discovery
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
 from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.pci import function_named
 from os_acc.plugins import loader
-from os_acc.store import snapshot
+from os_acc.store import snapshot, state_files
 
 #: Seconds that a transaction waits for other processes.
 STORE_SECONDS = 10.0
@@ -45,7 +46,9 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     )
     inventory = scan()
     found = pci_functions_of(inventory.providers.values())
-    faults = health_steps.known_faults(root, settings.state_path, found, named)
+    # What any user can read, and what a service has recorded.
+    read = health.faults(root, found, named.max_uncorrectable_errors)
+    faults = {**state_files.recorded_health(settings.state_path, root).faults, **read}
     if faults:
         inventory = scan(host=inventory.host, faults=faults)
     return HostInspection(inventory, recorded, loaded)

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
     "tests/functional/host/": 4,
-    # Odd: consecutive numbers alternate between two kernels.
+    # No multiple of three: consecutive numbers boot three kernels in turn.
     "tests/functional/kernel/": 17,
     # Each starts Nova's services: five seconds.
     "tests/functional/nova/test_driver": 18,

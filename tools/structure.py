@@ -293,16 +293,20 @@ _TESTS: Final = (
     " cuts of the rest lost proofs, which reviews found and restored"
 )
 _ENTERED: Final = (
-    "10 files of plugins and 17 of host and inventory scan anew before the choice; 11"
-    " are the store's, 9 root's"
+    "10 files of plugins and 13 of host and inventory scan anew before the choice; 10"
+    " are the store's, 10 root's"
 )
 _FRAMES: Final = (
-    "13 to the call, with its undo, lock and deadline; 8 on root's side: check, claims,"
-    " child process, job, step, write"
+    "9 to the call: round, undo, check, retry of a refused epoch; 12 on root's side:"
+    " check, claims, child process, its jobs, step, write"
 )
-_CALLS: Final = "a new scan reads nine functions and compares them with every lease"
+_CALLS: Final = (
+    "970 for a new scan, by six plugins, which reads nine functions and compares them"
+    " with every lease; 340 for the store, 155 for root's checks"
+)
 _RELEASE: Final = (
-    "332 for two durable commits with locks and row digests, 129 for root's checks"
+    "211 for a read and two durable commits with locks and row digests, 89 for root's"
+    " checks"
 )
 
 

@@ -27,16 +27,18 @@ _PATIENCE: Final = 10.0
 def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
     """See :func:`os_acc.migration_source`."""
     answers = state_files.recorded_migrations(manager.settings.state_path)
-    return [
-        MigratingDevice(
-            address=_address(lease),
+    found = []
+    for lease in _leases(manager, instance_info):
+        subject = _subject(manager.root, lease)
+        description = MigratingDevice(
+            address=lease.device_name,
             request_group=lease.group,
-            reason=_why_not(manager.root, lease, answers),
+            reason=_why_not(lease, subject, answers),
             profile=_profile(manager, lease),
-            state_size=_support(manager.root, lease, answers).size,
+            state_size=answers.get(subject or "", MigrationSupport()).size,
         )
-        for lease in _leases(manager, instance_info)
-    ]
+        found.append(description)
+    return found
 
 
 def pairs(
@@ -48,22 +50,25 @@ def pairs(
     _check(devices)
     # Nova replaces one address after the other: a device of the target that has the
     # address of one at the source takes over that one.
-    own = {_address(lease) for lease in free}
+    own = {lease.device_name for lease in free}
     for each in sorted(devices, key=lambda device: device["address"] not in own):
         fitting = [e for e in free if e.group == each["request_group"]]
-        fitting.sort(key=lambda lease: _address(lease) != each["address"])
-        reasons = {e: _why_not_to(manager, e, answers, each) for e in fitting}
-        lease = next((e for e, why in reasons.items() if not why), None)
-        if lease is None:
-            why = "; ".join(f"{e.address} {reasons[e]}" for e in fitting)
+        fitting.sort(key=lambda lease: lease.device_name != each["address"])
+        reasons = []
+        for lease in fitting:
+            why = _why_not_to(manager, lease, answers, each)
+            if not why:
+                break
+            reasons.append(f"{lease.address} {why}")
+        else:
             raise exception.NoDeviceAvailable(
                 f"no device of request group {exception.show(each['request_group'])} "
                 f"can take over {exception.show(each['address'])}: "
-                f"{why or 'none is allocated'}",
+                f"{'; '.join(reasons) or 'none is allocated'}",
                 hint="live migration needs equal devices, drivers and plugins at both "
                 "ends",
             )
-        found[each["address"]] = _address(lease)
+        found[each["address"]] = lease.device_name
         free.remove(lease)
     if free:
         raise exception.NoDeviceAvailable(
@@ -96,20 +101,10 @@ def _leases(manager: Manager, instance_info: object) -> list[Lease]:
     return sorted(held, key=lambda each: (each.group, each.created_at, each.uuid))
 
 
-def _address(lease: Lease) -> str:
-    return str(lease.address) if lease.slot is None else lease.uuid
-
-
-def _support(
-    root: str, lease: Lease, answers: Mapping[str, MigrationSupport]
-) -> MigrationSupport:
-    subject = _subject(root, lease)
-    return answers.get(subject or "", MigrationSupport())
-
-
-def _why_not(root: str, lease: Lease, answers: Mapping[str, MigrationSupport]) -> str:
+def _why_not(
+    lease: Lease, subject: str | None, answers: Mapping[str, MigrationSupport]
+) -> str:
     """Return why a device cannot be migrated; '' if it can."""
-    subject = _subject(root, lease)
     if lease.state is not LeaseState.HELD or not lease.is_the_guests:
         return "is not attached to the guest"
     if not lease.handle.live_migratable:
@@ -133,7 +128,7 @@ def _why_not_to(
     device: MigratingDevice,
 ) -> str:
     """Return why a device cannot take over that of the source; '' if it can."""
-    if why := _why_not(manager.root, lease, answers):
+    if why := _why_not(lease, _subject(manager.root, lease), answers):
         return why
     own = _profile(manager, lease)
     plugin = manager.plugins.get(lease.plugin)

@@ -74,13 +74,12 @@ def accelerator(lease: Lease, cdev: Cdev = _no_cdev) -> AcceleratorEntry:
     # the parent of a mediated device.
     is_guests = lease.is_the_guests
     if is_guests and lease.slot is None:
-        entry["pci_id"] = str(lease.address)
+        entry["pci_id"] = lease.device_name
         if held := [str(each) for each in lease.functions if each != lease.address]:
             entry["held_pci_ids"] = held
     if is_guests and lease.driver != VFIO_PCI:
         entry["vfio_driver"] = lease.driver
-    name = entry.get("pci_id") or lease.uuid
-    if is_guests and (node := cdev(name)) is not None:
+    if is_guests and (node := cdev(lease.device_name)) is not None:
         entry["vfio_cdev"] = node
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id

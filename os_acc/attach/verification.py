@@ -314,9 +314,8 @@ def check_viable(root: str, lease: Lease) -> None:
         created = mdev.read_mdev(root, lease.uuid)
         number = created.iommu_group if created else None
     node = os.path.join(root, "dev/vfio", str(number))
-    name = str(lease.address) if lease.slot is None else lease.uuid
     has_group = number is not None and os.path.exists(node)
-    if not has_group and vfio.cdev(root, name) is None:
+    if not has_group and vfio.cdev(root, lease.device_name) is None:
         raise exception.HostStepFailed(
             f"{lease.address} is ready for VFIO, but {node} does not exist, nor a node "
             "of it in /dev/vfio/devices",

@@ -70,34 +70,19 @@ class CacheContents:
     :ivar entries: the images, the least recently used first.
     :ivar temporaries: the paths of downloads, running or abandoned.
     :ivar strangers: the paths of other files, which are never changed.
+    :ivar room: bytes that images can have in total, limited by the cache's size and
+        the free disk space; only of a survey.
     """
 
     entries: tuple[CachedImage, ...]
     temporaries: tuple[str, ...]
     strangers: tuple[str, ...] = ()
+    room: int = 0
 
     @property
     def taken(self) -> int:
         """Bytes of all images."""
         return sum(each.size for each in self.entries)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """The contents and the capacity of the cache.
-
-    :ivar taken: bytes of all images.
-    :ivar room: bytes that images can have in total, limited by the cache's size and
-        the free disk space.
-    :ivar abandoned: the paths of downloads whose processes have ended.
-    :ivar strangers: the paths of files that are neither images nor downloads.
-    """
-
-    entries: tuple[CachedImage, ...]
-    taken: int
-    room: int
-    abandoned: tuple[str, ...]
-    strangers: tuple[str, ...]
 
 
 class Cache:
@@ -145,11 +130,10 @@ class Cache:
         :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
-        digest = Digest.of(image)
         with self._storage_errors(image):
-            file = self._pinned(digest, image, deadline)
+            file = self._pinned(image, deadline)
             if file is None:
-                file = self._obtained(digest, source, image, deadline, progress)
+                file = self._obtained(source, image, deadline, progress)
         with file:
             yield file
 
@@ -161,7 +145,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be used.
         """
         with self._storage_errors(image):
-            file = self._pinned(Digest.of(image), image, deadline)
+            file = self._pinned(image, deadline)
         with file or contextlib.nullcontext():
             yield file
 
@@ -173,18 +157,17 @@ class Cache:
         with self._storage_errors():
             return _scan(self.directory).entries
 
-    def survey(self) -> CacheUsage:
-        """Return the usage of the cache, without any change.
+    def survey(self) -> CacheContents:
+        """Return the contents, of the downloads the abandoned ones; change nothing.
 
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            found = _scan(self.directory)
-            taken, room = found.taken, self._size
+            found, room = _scan(self.directory), self._size
             with contextlib.suppress(FileNotFoundError):
-                room = max(0, min(room, taken + _free(self.directory)))
+                room = max(0, min(room, found.taken + _free(self.directory)))
             abandoned = tuple(p for p in found.temporaries if not _is_used(p))
-            return CacheUsage(found.entries, taken, room, abandoned, found.strangers)
+            return dataclasses.replace(found, temporaries=abandoned, room=room)
 
     def is_used(self, entry: CachedImage) -> bool:
         """Return whether an image is in use.
@@ -220,7 +203,11 @@ class Cache:
             if file is None:
                 return True
             with file:
-                if _has_digest(file, digest, deadline):
+                hashing, buffer = digest.new(), memoryview(bytearray(_PIECE))
+                while size := file.readinto(buffer):
+                    deadlines.left(deadline)
+                    hashing.update(buffer[:size])
+                if hashing.hexdigest() == digest.value:
                     return True
             LOG.error("removing %s from the cache: the file was altered", path)
             # Its users detect the same, and fetch it again. It may have been
@@ -234,10 +221,8 @@ class Cache:
 
     # -- a download ----------------------------------------------------------
 
-    def _pinned(
-        self, digest: Digest, image: Image, deadline: float
-    ) -> io.FileIO | None:
-        file = _pin(self._path(digest), deadline)
+    def _pinned(self, image: Image, deadline: float) -> io.FileIO | None:
+        file = _pin(self.path(image), deadline)
         if file is None:
             return None
         size = os.fstat(file.fileno()).st_size
@@ -251,18 +236,17 @@ class Cache:
 
     def _obtained(
         self,
-        digest: Digest,
         source: ImageSource,
         image: Image,
         deadline: float,
         progress: Progress | None,
     ) -> io.FileIO:
-        with self._locks.hold([bitstream_lock(digest)], deadline):
-            file = self._pinned(digest, image, deadline)
+        with self._locks.hold([bitstream_lock(Digest.of(image))], deadline):
+            file = self._pinned(image, deadline)
             if file is not None:
                 return file
             os.makedirs(self.directory, mode=0o750, exist_ok=True)
-            path = self._path(digest)
+            path = self.path(image)
             # rename(2) replaces a file, but not a directory.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.rmdir(path)
@@ -398,15 +382,6 @@ def _pin(path: str, deadline: float) -> io.FileIO | None:
             file.close()
             raise
         file.close()
-
-
-def _has_digest(file: io.FileIO, digest: Digest, deadline: float) -> bool:
-    """Return whether a file has a digest, from its current position on."""
-    hashing, buffer = digest.new(), memoryview(bytearray(_PIECE))
-    while size := file.readinto(buffer):
-        deadlines.left(deadline)
-        hashing.update(buffer[:size])
-    return hashing.hexdigest() == digest.value
 
 
 def _is_used(path: str) -> bool:

@@ -192,10 +192,6 @@ def _read_image(directory: int, file: str) -> Image:
         size = os.fstat(fd).st_size
     finally:
         os.close(fd)
-    return _image(text, file, size)
-
-
-def _image(text: bytes, file: str, size: int) -> Image:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -66,30 +66,26 @@ def download(
         except exception.ServiceUnavailable as error:
             cuts[arriving.done] += isinstance(error, DownloadInterrupted)
             if cuts[arriving.done] == _SAME_CUTS:
-                raise arriving.too_short() from error
+                raise exception.ImageUnusable(
+                    f"image {image} is truncated: the source sends "
+                    f"{arriving.done} of {image.size} bytes",
+                    hint="upload it again: the source has lost part of its data",
+                ) from error
             failures = 1 if arriving.done > before else failures + 1
-            _pause(image, arriving, failures, error)
+            seconds = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
+            if time.monotonic() + seconds >= deadline:
+                raise arriving.late() from error
+            LOG.info(
+                "image %s: download stopped after %d bytes of %s, will resume in "
+                "%.1f s: %s",
+                *(image, arriving.done, image.size, seconds, error.message),
+            )
+            time.sleep(seconds)
             continue
         arriving.prove()
         # An earlier attempt may have written more.
         os.ftruncate(fd, arriving.done)
         return arriving.done
-
-
-def _pause(
-    image: Image,
-    arriving: _Arriving,
-    failures: int,
-    error: exception.ServiceUnavailable,
-) -> None:
-    seconds = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
-    if time.monotonic() + seconds >= arriving.deadline:
-        raise arriving.late() from error
-    LOG.info(
-        "image %s: download stopped after %d bytes of %s, will resume in %.1f s: %s",
-        *(image, arriving.done, image.size, seconds, error.message),
-    )
-    time.sleep(seconds)
 
 
 @dataclasses.dataclass(slots=True)
@@ -114,7 +110,9 @@ class _Arriving:
         :raises DownloadInterrupted: they end before the size of the image.
         """
         if data.offset != self.done:
-            self._restart()
+            # The source does not support offsets: start again.
+            os.lseek(self.fd, 0, os.SEEK_SET)
+            self.hashing, self.done = self.digest.new(), 0
         if data.offset != self.done:
             raise exception.ServiceUnavailable(
                 f"image {self.image} was sent from byte {data.offset} on, not "
@@ -130,11 +128,6 @@ class _Arriving:
                 f"the data of image {self.image} ended after {self.done} of"
                 f" {self.image.size} bytes"
             )
-
-    def _restart(self) -> None:
-        os.lseek(self.fd, 0, os.SEEK_SET)
-        self.hashing = self.digest.new()
-        self.done = 0
 
     def _add(self, piece: bytes) -> None:
         limit = self.most if self.image.size is None else self.image.size
@@ -158,14 +151,6 @@ class _Arriving:
                 f"the data of image {self.image} do not match its hash: "
                 f"expected {self.digest}, computed {found}"
             )
-
-    def too_short(self) -> exception.ImageUnusable:
-        """Return the error for a truncated image."""
-        return exception.ImageUnusable(
-            f"image {self.image} is truncated: the source sends "
-            f"{self.done} of {self.image.size} bytes",
-            hint="upload it again: the source has lost part of its data",
-        )
 
     def late(self) -> exception.ServiceUnavailable:
         """Return the error for a download that did not end in time."""

@@ -270,8 +270,16 @@ def _begins(
             hint="upload its data, or request another image",
         )
     if code >= 400:
+        reasons = {
+            403: exception.ImageNotFound(
+                f"Glance denies access to the data of image {image}",
+                hint="it is deactivated, or the user in "
+                f"[{GROUP.name}] lacks the role member",
+            ),
+            404: exception.ImageNotFound(f"image {image} has been deleted"),
+        }
         about = f"get the data of image {image.id}"
-        raise client.rejection(response, about, _refused_data(code, image))
+        raise client.rejection(response, about, reasons.get(code))
     if code != 200 or _is_encoded(response):
         encoding = response.headers.get("Content-Encoding", "not")
         raise exception.ServiceUnavailable(
@@ -281,18 +289,6 @@ def _begins(
             service=exception.ServiceType.IMAGE,
         )
     return 0
-
-
-def _refused_data(code: int, image: Image) -> exception.ImageNotFound | None:
-    if code == 403:
-        return exception.ImageNotFound(
-            f"Glance denies access to the data of image {image}",
-            hint="it is deactivated, or the user in "
-            f"[{GROUP.name}] lacks the role member",
-        )
-    if code == 404:
-        return exception.ImageNotFound(f"image {image} has been deleted")
-    return None
 
 
 def _continues(response: Response, image: Image, offset: int) -> bool:

@@ -132,7 +132,17 @@ def merged(
     """
     asked = list(_asked_by(vm_image))
     if flavor is None:
-        return _together(asked)
+        for request in asked:
+            if request.bitstream_id:
+                # check_agreement() compares this image with the other requests.
+                return request
+        combined = {
+            field.name: value
+            for request in asked
+            for field in dataclasses.fields(BitstreamRequest)
+            if (value := getattr(request, field.name))
+        }
+        return BitstreamRequest(**combined) if combined else None
     for request in asked:
         for field in dataclasses.fields(BitstreamRequest):
             ours, theirs = getattr(flavor, field.name), getattr(request, field.name)
@@ -203,20 +213,6 @@ def function_of(request: BitstreamRequest, bitstream: Bitstream) -> str | None:
     if name not in names or len(names) != len(uuids):
         return None
     return uuids[names.index(name)]
-
-
-def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
-    for request in asked:
-        if request.bitstream_id:
-            # check_agreement() compares this image with the other requests.
-            return request
-    combined = {
-        field.name: value
-        for request in asked
-        for field in dataclasses.fields(BitstreamRequest)
-        if (value := getattr(request, field.name))
-    }
-    return BitstreamRequest(**combined) if combined else None
 
 
 def _asked_by(vm_image: Image | None) -> Iterator[BitstreamRequest]:

@@ -100,7 +100,7 @@ def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
 
 def reasons(image: Image, rules: ImagePolicy) -> tuple[str, ...]:
     """Return the reasons against programming an image; empty if it is allowed."""
-    return (*_state(image), *_right(image, rules), *_data(image, rules))
+    return (*_rights(image, rules), *_data(image, rules))
 
 
 def hint(found: Iterable[str]) -> str:
@@ -122,14 +122,11 @@ def is_shown(image: Image, rules: ImagePolicy) -> bool:
     return image.visibility == "public" or image.owner in rules.projects
 
 
-def _state(image: Image) -> Iterator[str]:
+def _rights(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if image.status != "active":
         yield f"its status is {exception.show(image.status)}"
     if image.hidden:
         yield "it is hidden"
-
-
-def _right(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if image.owner in rules.projects:
         return
     whose = f"its owner's project {exception.show(image.owner)} is not allowed"

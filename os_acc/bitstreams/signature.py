@@ -13,13 +13,12 @@ are in the directory and valid too.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import datetime
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -116,62 +115,50 @@ def check(
         shown = exception.show(certificate)
         raise SignatureUnusable(f"names certificate {shown}, which is not a UUID")
     try:
-        key = trusted(certificates, certificate_id).public_key()
+        key: Any = trusted(certificates, certificate_id).public_key()
     except UnsupportedAlgorithm as error:
         raise SignatureUnusable("has a certificate with an unknown key") from error
     if kind not in _KINDS:
         raise SignatureUnusable("has an unknown key type")
-    if (why := _unfit_key(key, kind)) is not None:
-        raise SignatureUnusable(why)
+    name, algorithm = _HASHES[method]
+    arguments = _arguments(key, kind, algorithm)
     try:
         # Tools break the lines of base64.
         signature = base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:
         raise SignatureUnusable("is not base64") from error
-    name, algorithm = _HASHES[method]
     digest = digest_for(name)
     try:
-        _verify(key, signature, digest, algorithm)
+        key.verify(signature, digest, *arguments)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise SignatureUnusable(f"cannot be verified: {error}") from error
 
 
-def _unfit_key(key: object, kind: str) -> str | None:
-    """Return the reason why a key cannot verify a kind of signature, or None."""
-    match key:
-        case rsa.RSAPublicKey():
-            own = "RSA-PSS"
-        case dsa.DSAPublicKey():
-            own = "DSA"
-        case ec.EllipticCurvePublicKey():
-            own = f"ECC_{key.curve.name.upper()}"
-        case _:
-            own = "another kind"
-    if own != kind:
-        return f"is of {kind}, but the certificate's key is of {own}"
-    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
-        key.key_size < _SHORTEST_KEY
-    ):
-        return (
-            f"is by a key of {key.key_size} bits; at least {_SHORTEST_KEY} are required"
-        )
-    return None
+def _arguments(
+    key: object, kind: str, algorithm: hashes.HashAlgorithm
+) -> tuple[object, ...]:
+    """Return the arguments of the key's ``verify()`` behind signature and digest.
 
-
-def _verify(
-    key: object, signature: bytes, digest: bytes, algorithm: hashes.HashAlgorithm
-) -> None:
+    :raises SignatureUnusable: the key cannot verify this kind of signature.
+    """
+    own, bits = "another kind", _SHORTEST_KEY
+    found: tuple[object, ...] = ()
     hashed = utils.Prehashed(algorithm)
     match key:
         case rsa.RSAPublicKey():
             pss = padding.PSS(padding.MGF1(algorithm), padding.PSS.MAX_LENGTH)
-            key.verify(signature, digest, pss, hashed)
-        case ec.EllipticCurvePublicKey():
-            key.verify(signature, digest, ec.ECDSA(hashed))
+            own, found, bits = "RSA-PSS", (pss, hashed), key.key_size
         case dsa.DSAPublicKey():
-            key.verify(signature, digest, hashed)
-        case _:
-            raise ValueError("the key cannot sign images")
+            own, found, bits = "DSA", (hashed,), key.key_size
+        case ec.EllipticCurvePublicKey():
+            own, found = f"ECC_{key.curve.name.upper()}", (ec.ECDSA(hashed),)
+    if own != kind:
+        raise SignatureUnusable(f"is of {kind}, but the certificate's key is of {own}")
+    if bits < _SHORTEST_KEY:
+        raise SignatureUnusable(
+            f"is by a key of {bits} bits; at least {_SHORTEST_KEY} are required"
+        )
+    return found
 
 
 def _invalid(image: Image, what: str) -> exception.ImageUnusable:
@@ -184,26 +171,19 @@ def _invalid(image: Image, what: str) -> exception.ImageUnusable:
 # -- certificates --------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CertificateStatus:
-    """The state of a file in the operator's directory.
-
-    :ivar is_signer: whether its name is that of a signing certificate.
-    :ivar why_not: the reason why it is unusable, or ''.
-    """
-
-    name: str
-    is_signer: bool
-    why_not: str
-
-
-def survey(directory: str) -> tuple[CertificateStatus, ...]:
-    """Return the state of all certificates, of signers and authorities.
+def survey(directory: str) -> dict[str, str]:
+    """Return the reason why each certificate is unusable, or '', by its name.
 
     :raises InvalidConfiguration: the directory is unreadable or world-writable.
     """
     _check_writers(directory)
-    return tuple(_status(directory, name) for name in _names(directory))
+    return {name: _why_unusable(directory, name) for name in _names(directory)}
+
+
+def is_signer(name: str) -> bool:
+    """Return whether a name is that of a signer's certificate, not an authority's."""
+    stem = name.removesuffix(".pem")
+    return canonical_uuid(stem) == stem
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
@@ -242,23 +222,19 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
     return certificate
 
 
-def _status(directory: str, name: str) -> CertificateStatus:
-    stem = name.removesuffix(".pem")
-    is_signer = canonical_uuid(stem) == stem
-    why_not = ""
+def _why_unusable(directory: str, name: str) -> str:
     try:
-        if is_signer:
-            trusted(directory, stem)
-        else:
-            expired = map(_not_now, _load(os.path.join(directory, name)))
-            why_not = next(filter(None, expired), "")
+        if is_signer(name):
+            trusted(directory, name.removesuffix(".pem"))
+            return ""
+        expired = map(_not_now, _load(os.path.join(directory, name)))
+        return next(filter(None, expired), "")
     except exception.OsAccError as error:
-        why_not = error.message
+        return error.message
     except OSError as error:
-        why_not = f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     except ValueError as error:
-        why_not = f"is not a certificate: {exception.show(str(error))}"
-    return CertificateStatus(name, is_signer, why_not)
+        return f"is not a certificate: {exception.show(str(error))}"
 
 
 def _anchored(

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TextIO, TypeVar
@@ -159,6 +160,22 @@ def new_file(path: str) -> TextIO:
         return open(path, "w", encoding="utf-8", opener=keeping)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
+
+
+def write(file: TextIO, text: str) -> None:
+    """Write and close a file of :func:`new_file`; it has its old contents until then.
+
+    :raises InvalidInput: it cannot be written.
+    """
+    try:
+        with file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                file.truncate()
+            file.write(text)
+    except OSError as error:
+        raise exception.InvalidInput(
+            f"cannot write {file.name}: {error.strerror}"
+        ) from error
 
 
 def json_file(path: str) -> Any:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,6 +56,7 @@ class Acting(command.Command):
     """
 
     is_failed = False
+    _progress = ""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
@@ -176,9 +176,17 @@ class Acting(command.Command):
 
     def progress(self, text: str) -> None:
         """Replace the last line of stderr, if that is a terminal."""
-        if self.app.stderr.isatty():
+        # Write only changes: a terminal is slower than a disk.
+        if self.app.stderr.isatty() and text != self._progress:
             self.app.stderr.write(f"\r\033[K{text}")
             self.app.stderr.flush()
+            self._progress = text
+
+    def end_progress(self) -> None:
+        """Leave the last line of the progress, if there is any."""
+        if self._progress:
+            self.app.stderr.write("\n")
+            self._progress = ""
 
     def remark_if_none_named(self) -> None:
         """Print where to configure devices, if none is configured."""
@@ -220,17 +228,13 @@ class Acting(command.Command):
             with open(path, encoding="utf-8", errors="replace") as file:
                 for number, line in enumerate(file, 1):
                     name, _equals, value = line.partition("=")
-                    if name.strip() == "device_spec" and error.message in _fault(value):
-                        return f"{path}, line {number}"
+                    try:
+                        if name.strip() == "device_spec":
+                            device_spec.parse((value.strip(),))
+                    except exception.InvalidConfiguration as fault:
+                        if error.message in fault.message:
+                            return f"{path}, line {number}"
         return None
-
-
-def _fault(value: str) -> str:
-    try:
-        device_spec.parse((value.strip(),))
-    except exception.InvalidConfiguration as error:
-        return error.message
-    return ""
 
 
 # Generic from cliff 4.9 on.
@@ -249,24 +253,17 @@ class _Displaying(Acting, display.DisplayCommandBase):  # type: ignore[type-arg]
 class Listing(_Displaying, lister.Lister):
     """A command that prints rows."""
 
-    #: cliff cannot sort a column with empty cells.
-    need_sort_by_cliff = False
-
     def produce_output(
         self,
         parsed_args: argparse.Namespace,
         column_names: Sequence[str],
         data: Iterable[Sequence[Any]],
     ) -> int:
-        rows = list(data)
-        names = [each.lower().replace(" ", "_") for each in column_names]
-        for name in reversed(parsed_args.sort_columns):
-            if (wanted := name.lower().replace(" ", "_")) in names:
-                rows.sort(
-                    key=functools.partial(_empty_last, names.index(wanted)),
-                    reverse=parsed_args.sort_direction == "desc",
-                )
-        return super().produce_output(parsed_args, column_names, rows)
+        # Older versions of cliff take the exact name of a column alone.
+        names = {each.lower().replace(" ", "_"): each for each in column_names}
+        wanted = [each.lower().replace(" ", "_") for each in parsed_args.sort_columns]
+        parsed_args.sort_columns = [names[each] for each in wanted if each in names]
+        return super().produce_output(parsed_args, column_names, data)
 
 
 class Showing(_Displaying, show.ShowOne):
@@ -284,10 +281,6 @@ class Formatted(columns.FormattableColumn):  # type: ignore[type-arg]
     def human_readable(self) -> str:
         """Return the text."""
         return self._text
-
-
-def _empty_last(place: int, row: Sequence[Any]) -> tuple[bool, Any]:
-    return row[place] is None, "" if row[place] is None else row[place]
 
 
 _BAR = 30

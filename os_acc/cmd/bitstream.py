@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from os_acc import exception
 from os_acc.bitstreams.cache import CachedImage
-from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
 from os_acc.cmd import arguments, base, environment
 from os_acc.objects.bitstream import Bitstream, Digest
@@ -82,11 +81,19 @@ class BitstreamFetch(base.Listing):
     def _fetched(self, images: Library, text: str, timeout: float | None) -> Bitstream:
         deadline = self.deadline(timeout)
         image = images.named(text, deadline)
-        with (
-            progress_bar(self.app.stderr, image.id) as report,
-            images.fetched(image, deadline, report) as bitstream,
-        ):
-            return bitstream
+        report = functools.partial(self.report, image.id)
+        try:
+            with images.fetched(image, deadline, report) as bitstream:
+                return bitstream
+        finally:
+            self.end_progress()
+
+    def report(self, title: str, done: int, size: int | None) -> None:
+        """Show the progress of a download, in bytes."""
+        text = f"{title} {done // _MIB} MiB"
+        if size:
+            text = f"{title} {base.bar(done / size)} of {size / _MIB:.1f} MiB"
+        self.progress(text)
 
 
 class BitstreamVerify(base.Listing):
@@ -127,6 +134,7 @@ class BitstreamPrune(base.Listing):
         return base.table(_CACHED, gone)
 
 
+_MIB = 1 << 20
 # Enough to distinguish images, and short enough for a terminal.
 _SHOWN = 16
 
@@ -157,37 +165,3 @@ _LONG: dict[str, Callable[[Bitstream], Any]] = {
 def _moment(used: float) -> str:
     when = datetime.datetime.fromtimestamp(used, datetime.UTC)
     return when.isoformat(timespec="seconds")
-
-
-_MIB = 1 << 20
-
-
-@contextlib.contextmanager
-def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
-    """Yield the callback of a progress bar; None if the stream is no terminal.
-
-    :param stream: output stream of the bar.
-    :param title: text before the bar.
-    """
-    if not stream.isatty():
-        yield None
-        return
-    last = ""
-
-    def report(done: int, size: int | None) -> None:
-        nonlocal last
-        text = f"{title} {done // _MIB} MiB"
-        if size:
-            text = f"{title} {base.bar(done / size)} of {size / _MIB:.1f} MiB"
-        # Write only changes: a terminal is slower than a disk.
-        if text != last:
-            stream.write(f"\r{text}")
-            stream.flush()
-            last = text
-
-    try:
-        yield report
-    finally:
-        # A cached image shows no bar.
-        if last:
-            stream.write("\n")

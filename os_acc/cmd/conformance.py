@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 from os_acc import exception
@@ -93,7 +92,11 @@ class Conformance(base.Listing):
             self.remark(f"interrupted; {bench.address} is free again")
             raise
         if parsed_args.report:
-            self._write(bench, results, parsed_args)
+            is_simulated, has_serial = self.os_acc.root != "/", parsed_args.serial
+            found = report.as_json(
+                bench, results, simulated=is_simulated, with_serial=has_serial
+            )
+            arguments.write(parsed_args.report, json.dumps(found, indent=2) + "\n")
         self.is_failed = any(each.result is Result.FAILED for each in results)
         for each in results:
             if each.detail:
@@ -106,9 +109,12 @@ class Conformance(base.Listing):
 
         :raises InvalidInput: the answer is not yes.
         """
+        consequence = "Its host driver loses it for a time."
+        if bench.provider.device.erasure is Erasure.PLUGIN:
+            consequence = "It is erased after each unplug: its data is lost."
         self.app.stderr.write(
             f"This plugs and unplugs {bench.address} (plugin {bench.plugin}), and "
-            f"kills processes meanwhile. {_consequence(bench)}\n"
+            f"kills processes meanwhile. {consequence}\n"
             "Type yes to start: "
         )
         self.app.stderr.flush()
@@ -116,26 +122,3 @@ class Conformance(base.Listing):
             raise exception.InvalidInput(
                 "not started: the answer is not yes", hint="--yes starts at once"
             )
-
-    def _write(
-        self,
-        bench: Bench,
-        results: Sequence[report.CheckResult],
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        found = report.as_json(
-            bench,
-            results,
-            simulated=self.os_acc.root != "/",
-            with_serial=parsed_args.serial,
-        )
-        with parsed_args.report as file:
-            file.truncate()
-            json.dump(found, file, indent=2)
-            file.write("\n")
-
-
-def _consequence(bench: Bench) -> str:
-    if bench.provider.device.erasure is Erasure.PLUGIN:
-        return "It is erased after each unplug: its data is lost."
-    return "Its host driver loses it for a time."

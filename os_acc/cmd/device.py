@@ -34,6 +34,10 @@ _ERASE_PAUSE = 1.0
 _ERASE_PATIENCE = 1800.0
 # The state, in this command alone, of a lease that has ended: its device is erased.
 _ENDED = LeaseState.RELEASING
+_ADDRESS = arguments.DEVICE | {
+    "help": "PCI address, such as 0000:3b:02.1, or slot of a mediated device, such as "
+    "mtty/mtty-1/0"
+}
 # Events that the history shows by default.
 _LIMIT = 100
 
@@ -96,7 +100,7 @@ class DeviceShow(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
@@ -146,7 +150,7 @@ class DeviceRelease(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         _add_driver(parser, "to which an unknown device goes back")
         parser.add_argument(
             "--force",
@@ -172,7 +176,7 @@ class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         parser.add_argument(
             "--consumer",
             **arguments.UUID,
@@ -231,8 +235,7 @@ class DeviceErase(base.Listing):
             if not parsed_args.wait or not going or is_over:
                 break
             time.sleep(_ERASE_PAUSE)
-        if self.app.stderr.isatty():
-            self.app.stderr.write("\n")
+        self.end_progress()
         is_left = any(each.state is not _ENDED for each in found.values())
         self.is_failed = is_left and (parsed_args.wait or not going)
         rows = [
@@ -251,9 +254,11 @@ class DeviceErase(base.Listing):
         return left[0] if left else lease.with_erased(1.0, state=_ENDED)
 
     def _show(self, found: Collection[Lease], before: Mapping[str, Lease]) -> None:
-        """Print the progress: a line of bars on a terminal, or what has changed."""
-        bars = (f"{each.address} {base.bar(each.erased)}" for each in found)
-        self.progress("  ".join(bars))
+        """Print the progress: one bar on a terminal, or what has changed."""
+        devices = [str(each.address) for each in found]
+        what = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
+        mean = sum(each.erased for each in found) / len(devices)
+        self.progress(f"{what} {base.bar(mean)}")
         if self.app.stderr.isatty():
             return
         for each in found:
@@ -299,15 +304,6 @@ class DevicePrepare(base.Listing):
         elif any(row[3] for row in rows):
             self.remark("nothing was changed; os-acc device prepare --write makes them")
         return ("PF", "Requested", "VFs", "To Be Made", "Reason"), rows
-
-
-def _add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address",
-        **arguments.DEVICE,
-        help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
-        "as mtty/mtty-1/0",
-    )
 
 
 def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
@@ -414,35 +410,26 @@ class DeviceHistory(base.Listing):
             event
             for event in self.recorded(events=journal.KEPT).events
             if address in (None, event.address)
-            and (consumer is None or _is_of(event, consumer))
+            # The event of a rekey has the new consumer; its detail names the old one.
+            and (
+                consumer in (None, event.consumer) or event.detail == f"from {consumer}"
+            )
         ]
         if not found:
             self.remark(self._reason_for_none(parsed_args.address))
         return base.table(_EVENT, found[-parsed_args.limit :])
 
     def _reason_for_none(self, address: DeviceAddress | None) -> str:
-        device = self._device_with(address) if address else None
-        if device is None:
-            return f"no such event is recorded in {self.settings.state_path}"
-        return (
-            f"{address} is assigned together with {device}, which has the events: "
-            f"os-acc device history {device}"
-        )
-
-    def _device_with(self, address: DeviceAddress) -> PciAddress | None:
-        """Return the device that a function is only a member of, if known."""
         # Events are listed on a host that cannot be inspected, too.
         with contextlib.suppress(exception.OsAccError):
-            for each in device_states(self.look()):
-                place = each.address
-                if address in each.members and place != address:
-                    return function_of(place)
-        return None
-
-
-def _is_of(event: Event, consumer: str) -> bool:
-    # The event of a rekey has the new consumer; its detail names the old one.
-    return event.consumer == consumer or event.detail == f"from {consumer}"
+            for each in device_states(self.look()) if address else ():
+                if address in each.members and each.address != address:
+                    device = function_of(each.address)
+                    return (
+                        f"{address} is assigned together with {device}, which has the "
+                        f"events: os-acc device history {device}"
+                    )
+        return f"no such event is recorded in {self.settings.state_path}"
 
 
 def _moment(when: datetime.datetime) -> str:

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Iterable
 from typing import Final
 
 from os_acc import exception
 from os_acc.cmd import arguments, base
 from os_acc.inventory import migration
-from os_acc.objects.device import Provider
-from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.migration import MigrationSupport
 from os_acc.store import state_files
 
@@ -36,15 +33,31 @@ class DeviceMigration(base.Showing):
         address = parsed_args.address
         manager = self.manager()
         inventory = manager.discover()
-        provider = _provider_of(inventory.providers.values(), address)
+        provider = {
+            handle.address: each
+            for each in inventory.providers.values()
+            for handle in each.device.handles
+        }.get(address)
+        if provider is None:
+            raise exception.NotFound(
+                f"{address} is not offered",
+                kind=exception.ObjectKind.DEVICE,
+                hint="see 'os-acc device list'",
+            )
         place = manager.root, inventory.host, provider.device
         # Firmware, or an option of the driver, may have changed the answer.
         if subject := migration.subject_of_device(*place):
-            state_files.forget_migration(self.settings.state_path, subject)
+            earlier = inventory.migrations[provider.uuid]
+            state_path = self.settings.state_path
+            state_files.forget_migration(state_path, subject)
             consumer = {"uuid": str(uuid.uuid4())}
             specs = {f"resources:{provider.device.resource_class}": "1"}
             try:
                 manager.plug(consumer, {"uuid": provider.uuid}, specs)
+            except BaseException:
+                if earlier is not None:
+                    state_files.record_migration(state_path, subject, earlier)
+                raise
             finally:
                 manager.unplug(consumer)
             inventory = manager.discover()
@@ -52,17 +65,6 @@ class DeviceMigration(base.Showing):
         self.is_failed = support is None
         found = text(support, address)
         return ("Address", "Live Migration"), (str(address), found)
-
-
-def _provider_of(providers: Iterable[Provider], address: DeviceAddress) -> Provider:
-    for each in providers:
-        if any(handle.address == address for handle in each.device.handles):
-            return each
-    raise exception.NotFound(
-        f"{address} is not offered",
-        kind=exception.ObjectKind.DEVICE,
-        hint="see 'os-acc device list'",
-    )
 
 
 def text(found: MigrationSupport | None, address: object) -> str:

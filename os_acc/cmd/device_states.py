@@ -57,6 +57,7 @@ class DeviceState:
 
     :ivar function: None if it has vanished.
     :ivar members: all functions that are attached together.
+    :ivar main: the one of them that has the lease, or would get it.
     :ivar reason: the reason for the state, for operators; empty if obvious.
     """
 
@@ -66,6 +67,7 @@ class DeviceState:
     provider: Provider | None
     lease: Lease | None
     members: tuple[_Place, ...]
+    main: _Place
     reason: str
 
     @property
@@ -101,11 +103,6 @@ class _Survey:
         self._refused: dict[_Place, RejectedDevice] = {
             each.address: each for each in look.inventory.refused
         }
-        self._without_vfs = frozenset(
-            each.address
-            for each in look.inventory.refused
-            if each.reason is RejectReason.NO_VFS
-        )
         #: The lost lease that claims a device, by the helper's records.
         self._claims: dict[_Place, str] = dict(look.recorded.helper_claims.items())
 
@@ -122,6 +119,7 @@ class _Survey:
         if lease is not None:
             provider = self._inventory.providers.get(lease.provider, provider)
         given = lease or handle
+        main = given.address if given else address
         return DeviceState(
             address=address,
             state=self._status(address),
@@ -129,9 +127,8 @@ class _Survey:
             provider=provider,
             lease=lease,
             members=given.members if given else (address,),
-            reason="; ".join(
-                filter(None, self._reasons(address, given.address if given else None))
-            ),
+            main=main,
+            reason="; ".join(filter(None, self._reasons(address, main))),
         )
 
     def _function(self, address: _Place) -> PciFunction | None:
@@ -173,14 +170,7 @@ class _Survey:
         function = self._function(address)
         return function is not None and is_vfio_driver(function.driver)
 
-    def _is_present(self, address: _Place) -> bool:
-        # A virtual parent vanishes with its types: they are not offered then.
-        place = function_of(address)
-        if place is None:
-            return address in self._offers or address in self._refused
-        return place in self._functions
-
-    def _reasons(self, address: _Place, goes_with: _Place | None) -> Iterator[str]:
+    def _reasons(self, address: _Place, main: _Place) -> Iterator[str]:
         lease, refused = self._leases.get(address), self._refused.get(address)
         claim, fault = self._claims.get(address), self._fault(address)
         if lease:
@@ -197,13 +187,18 @@ class _Survey:
         yield fault
         if self._is_left_behind(address) and not _is_unknown(refused):
             yield "on VFIO without a lease"
-        if goes_with not in (None, address):
-            yield f"assigned with {goes_with}"
-        if not self._is_present(address):
+        if main != address:
+            yield f"assigned with {main}"
+        is_there = self._function(address) is not None
+        if function_of(address) is None:
+            # A virtual parent vanishes with its types: they are not offered then.
+            is_there = address in self._offers or address in self._refused
+        if not is_there:
             pf = next(iter(lease.physfns), None) if lease else None
+            refusal = self._refused.get(pf) if pf else None
             yield (
                 f"its PF {pf} has no VFs: os-acc device prepare --write makes them"
-                if pf in self._without_vfs
+                if refusal and refusal.reason is RejectReason.NO_VFS
                 else "no longer on this host"
             )
         yield str(self._inventory.host.unreadable.get(str(address), ""))

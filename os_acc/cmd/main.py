@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
 _FORMAT = "%(levelname)s: %(message)s"
+_LIMITS = "os_acc.privsep.privileged_conf"
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
 _CHOICE = re.compile(r"argument (?P<names>\S+): invalid choice: '(?P<word>[^']*)'")
@@ -100,7 +101,6 @@ class OsAcc(app.App):
         self._config = config
         #: The words of the command line, less the options that precede the command.
         self.words: list[str] = []
-        self._handlers: list[logging.Handler] = []
         self._at_the_end = contextlib.ExitStack()
         super().__init__(
             description="Look after the accelerators of this compute node.",
@@ -169,23 +169,27 @@ class OsAcc(app.App):
     def configure_logging(self) -> None:
         """Log to stderr; the level depends on the verbosity, warnings by default."""
         level = dict(enumerate(_LEVELS)).get(self.options.verbose_level, logging.DEBUG)
-        self._handlers = [logging.StreamHandler(self.stderr)]
-        if self.options.log_file:
-            self._handlers.append(logging.FileHandler(self.options.log_file))
-        for handler in self._handlers:
-            handler.setFormatter(logging.Formatter(_FORMAT))
-            logging.getLogger().addHandler(handler)
-        if not self.options.debug:
-            self._handlers[0].setFormatter(_WithoutTraceback(_FORMAT))
-        logging.getLogger().setLevel(level)
-        # Rejected devices are listed by 'device list'.
         is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
-        logging.getLogger("os_acc.inventory.discovery").setLevel(
-            logging.ERROR if is_quiet else logging.NOTSET
-        )
-        if is_quiet and self.options.simulated is not None:
-            for handler in self._handlers:
-                handler.addFilter(_is_of_a_simulated_host)
+        handlers: list[logging.Handler] = [logging.StreamHandler(self.stderr)]
+        if self.options.log_file:
+            handlers.append(logging.FileHandler(self.options.log_file))
+        for handler in handlers:
+            handler.setFormatter(logging.Formatter(_FORMAT))
+            if is_quiet and self.options.simulated is not None:
+                # Each helper warns that root has not limited it, which no simulated
+                # host needs.
+                handler.addFilter(lambda record: record.name != _LIMITS)
+            logging.getLogger().addHandler(handler)
+            self._at_the_end.callback(handler.close)
+            self._at_the_end.callback(logging.getLogger().removeHandler, handler)
+        if not self.options.debug:
+            handlers[0].setFormatter(_WithoutTraceback(_FORMAT))
+        # Rejected devices are listed by 'device list'.
+        rejections = logging.ERROR if is_quiet else logging.NOTSET
+        for name, new in ((None, level), ("os_acc.inventory.discovery", rejections)):
+            logger = logging.getLogger(name)
+            self._at_the_end.callback(logger.setLevel, logger.level)
+            logger.setLevel(new)
 
     def initialize_app(self, argv: list[str]) -> None:
         """Print help and exit if no command is given."""
@@ -235,16 +239,8 @@ class OsAcc(app.App):
 
     def run(self, argv: list[str]) -> int:
         """Run one command; return its exit status."""
-        before = logging.getLogger().level
-        try:
-            with self._at_the_end:
-                return super().run(argv)
-        finally:
-            for handler in self._handlers:
-                logging.getLogger().removeHandler(handler)
-                handler.close()
-            logging.getLogger().setLevel(before)
-            logging.getLogger("os_acc.inventory.discovery").setLevel(logging.NOTSET)
+        with self._at_the_end:
+            return super().run(argv)
 
 
 class _WithoutTraceback(logging.Formatter):
@@ -253,11 +249,6 @@ class _WithoutTraceback(logging.Formatter):
         short = copy.copy(record)
         short.exc_info = short.exc_text = None
         return super().format(short)
-
-
-def _is_of_a_simulated_host(record: logging.LogRecord) -> bool:
-    # Each helper warns that root has not limited it, which no simulated host needs.
-    return record.name != "os_acc.privsep.privileged_conf"
 
 
 def _misspelt_options(words: Sequence[str], known: Collection[str]) -> Iterator[str]:

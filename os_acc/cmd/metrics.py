@@ -10,8 +10,9 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from os_acc import exception
@@ -62,15 +63,15 @@ class Metrics(base.Acting):
         }
         readings = health.read_each(root, sources)
         path = self.settings.state_path
-        recorded = state_files.recorded_health(path, root).readings
-        errors = _errors(state_files.counted_errors(path))
-        return (*_states(look), *_readings(readings), _recorded(recorded), errors)
+        return (*_states(look), *_readings(readings), *_of_services(path, root))
 
 
 def _states(look: HostInspection) -> Iterator[Metric]:
     """Yield the metrics of units, leases, devices and plugins."""
     providers, leases = look.inventory.providers.values(), look.recorded.leases
     used = Counter(each.provider for each in leases if not each.erasure)
+    states = Counter(lease.state for lease in leases)
+    reasons = Counter(each.reason for each in look.inventory.refused)
     found = []
     for each in capacity.capacities(providers, look.recorded):
         name = each.provider.name if each.provider else each.uuid
@@ -92,7 +93,6 @@ def _states(look: HostInspection) -> Iterator[Metric]:
         "Accelerators of a resource provider that consumers hold.",
         [(leased, labels) for _units, leased, labels in found],
     )
-    states = Counter(lease.state for lease in leases)
     yield (
         "os_acc_leases",
         "Leases by state; a quarantined one waits for an operator.",
@@ -116,7 +116,6 @@ def _states(look: HostInspection) -> Iterator[Metric]:
             for each in owner.device.handles
         ],
     )
-    reasons = Counter(each.reason for each in look.inventory.refused)
     yield (
         "os_acc_rejected_functions",
         "Functions named in device_spec that are not offered, by reason.",
@@ -131,71 +130,62 @@ def _states(look: HostInspection) -> Iterator[Metric]:
 
 def _readings(found: dict[PciAddress, health.HealthReadings]) -> Iterator[Metric]:
     """Yield the metrics of functions that report their health."""
-    errors: list[Sample] = []
-    lanes: list[Sample] = []
-    speeds: list[Sample] = []
-    degrees: list[Sample] = []
-    for place, each in found.items():
-        address = {"address": str(place)}
-        if each.errors is not None:
-            errors += [
-                (each.errors.correctable, {**address, "severity": "correctable"}),
-                (each.errors.nonfatal, {**address, "severity": "nonfatal"}),
-                (each.errors.fatal, {**address, "severity": "fatal"}),
-            ]
-        if each.link is not None:
-            for limit, width, speed in (
-                ("current", each.link.width, each.link.speed),
-                ("max", each.link.max_width, each.link.max_speed),
-            ):
-                lanes.append((width, {**address, "limit": limit}))
-                if speed is not None:
-                    speeds.append((speed * 1e9, {**address, "limit": limit}))
-        degrees += [
-            (sensor.degrees, {**address, "sensor": sensor.sensor})
-            for sensor in each.temperatures
-        ]
+    links = [
+        (link, {"address": str(at), "limit": limit})
+        for at, each in found.items()
+        if each.link is not None
+        for limit, link in (
+            ("current", (each.link.width, each.link.speed)),
+            ("max", (each.link.max_width, each.link.max_speed)),
+        )
+    ]
     yield (
         "os_acc_pcie_errors_total",
         "PCIe errors since the kernel found the function, by severity.",
-        errors,
+        [
+            (count, {"address": str(at), "severity": severity})
+            for at, each in found.items()
+            if each.errors is not None
+            for severity, count in dataclasses.asdict(each.errors).items()
+        ],
     )
     yield (
         "os_acc_pcie_link_lanes",
         "Lanes of the PCIe link: those in use, and the most that the function has.",
-        lanes,
+        [(width, labels) for (width, _speed), labels in links],
     )
     yield (
         "os_acc_pcie_link_transfers_per_second",
         "Transfers per second and lane of the PCIe link, in use and at most.",
-        speeds,
+        [(speed * 1e9, at) for (_width, speed), at in links if speed is not None],
     )
     yield (
         "os_acc_temperature_celsius",
         "Temperature that the driver of a function reports.",
-        degrees,
-    )
-
-
-def _recorded(found: Mapping[PciAddress, Mapping[str, float]]) -> Metric:
-    """Return the readings of the plugins' health steps, which a service has made."""
-    return (
-        "os_acc_health",
-        "Reading of a device's health that a service has made as root, by its name.",
         [
-            (value, {"address": str(address), "reading": name})
-            for address, each in sorted(found.items())
-            for name, value in sorted(each.items())
+            (each.degrees, {"address": str(at), "sensor": each.sensor})
+            for at, readings in found.items()
+            for each in readings.temperatures
         ],
     )
 
 
-def _errors(count: int) -> Metric:
-    """Return the metric of errors in threads of services on this host."""
-    return (
+def _of_services(state_path: str, root: str) -> Iterator[Metric]:
+    """Yield what services on this host have recorded."""
+    readings = state_files.recorded_health(state_path, root).readings
+    yield (
+        "os_acc_health",
+        "Reading of a device's health that a service has made as root, by its name.",
+        [
+            (value, {"address": str(address), "reading": name})
+            for address, each in sorted(readings.items())
+            for name, value in sorted(each.items())
+        ],
+    )
+    yield (
         "os_acc_unforeseen_errors_total",
         "Errors that retries and reconciliation do not foresee; see the service's log.",
-        [(count, {})],
+        [(state_files.counted_errors(state_path), {})],
     )
 
 

@@ -83,7 +83,10 @@ class Plug(base.Listing):
             self._parser.error("--property needs --provider or --allocations")
         given = arguments.distinct(parsed_args.property)
         manager = self.manager(makes_vfs=True)
-        extra_specs = given or _one_of(manager, parsed_args.provider)
+        if not given and parsed_args.provider:
+            offered = {each.uuid: each.device for each in manager.providers()}
+            if device := offered.get(parsed_args.provider):
+                given = {f"resources:{device.resource_class}": "1"}
         instance = {
             "uuid": parsed_args.instance,
             "image_id": parsed_args.image,
@@ -93,15 +96,8 @@ class Plug(base.Listing):
                 "tunneled": parsed_args.tunneled,
             },
         }
-        plugged = manager.plug(instance, selected, extra_specs)
+        plugged = manager.plug(instance, selected, given or None)
         return base.table(_COLUMNS, plugged)
-
-
-def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
-    for each in manager.providers():
-        if each.uuid == provider:
-            return {f"resources:{each.device.resource_class}": "1"}
-    return None
 
 
 class Unplug(base.Showing):

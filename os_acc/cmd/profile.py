@@ -107,40 +107,24 @@ class ProfileApply(base.Showing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         profile = _source(self).profile(parsed_args.profile, self.deadline())
-        properties = expansion.properties(profile, parsed_args.suffix)
-        if parsed_args.set:
-            return self._set(parsed_args, profile, properties)
-        if expansion.lacks_policy(properties):
-            self.remark(_WITHOUT_POLICY)
-        return ("Flavor", "Properties", "Command"), (
-            parsed_args.flavor,
-            _properties(properties),
-            _command(parsed_args.flavor, properties),
-        )
-
-    def _set(
-        self,
-        parsed_args: argparse.Namespace,
-        profile: DeviceProfile,
-        properties: Mapping[str, str],
-    ) -> base.ShownObject:
-        applied = Flavors(self.os_acc.config).apply(
-            parsed_args.flavor,
-            properties,
-            parsed_args.suffix or expansion.default_prefix(profile),
-            self.deadline(),
-        )
+        flavor, prefix = parsed_args.flavor, parsed_args.suffix or f"_{profile.name}_"
+        properties = expansion.properties(profile, prefix)
+        shown = _properties(properties)
+        if not parsed_args.set:
+            if expansion.lacks_policy(properties):
+                self.remark(_WITHOUT_POLICY)
+            command = _command(flavor, properties)
+            return ("Flavor", "Properties", "Command"), (flavor, shown, command)
+        flavors = Flavors(self.os_acc.config)
+        applied = flavors.apply(flavor, properties, prefix, self.deadline())
         if expansion.lacks_policy(applied.properties):
             self.remark(_WITHOUT_POLICY)
         if expansion.named(applied.properties):
             self.remark(
                 f"the flavor has {expansion.KEY} as well: Nova asks Cyborg for it"
             )
-        return ("Flavor", "Properties", "Removed"), (
-            applied.name,
-            _properties(properties),
-            list(applied.removed),
-        )
+        removed = list(applied.removed)
+        return ("Flavor", "Properties", "Removed"), (applied.name, shown, removed)
 
 
 def _text(given: str) -> base.Formatted:

@@ -9,8 +9,11 @@ from typing import Any
 
 from os_acc.cmd import arguments, base
 from os_acc.inspection import HostInspection
-from os_acc.objects.device import Provider
 from os_acc.objects.region import Region, UnverifiedRegions, functions_held
+
+_COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
+_HELP = "PCI address of the region in 'os-acc region list'"
+_ADDRESS = arguments.FUNCTION | {"help": _HELP}
 
 
 class RegionList(base.Listing):
@@ -33,7 +36,7 @@ class RegionProgram(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
         parser.add_argument(
             "--image",
             metavar="IMAGE",
@@ -63,7 +66,7 @@ class RegionVerify(base.Showing):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_address(parser)
+        parser.add_argument("address", **_ADDRESS)
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         regions = self.manager().regions
@@ -71,39 +74,22 @@ class RegionVerify(base.Showing):
         return _COLUMNS, _rows(self.look())[region.key]
 
 
-_COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
-
-
-def _add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address",
-        **arguments.FUNCTION,
-        help="PCI address of the region in 'os-acc region list'",
-    )
-
-
 def _rows(look: HostInspection) -> dict[str, tuple[Any, ...]]:
     """Return the row of each region, by its key."""
     unverified = look.inventory.recorded_state.unverified_regions
-    return {
-        provider.device.region.key: _row(provider, provider.device.region, unverified)
-        for provider in look.inventory.providers.values()
-        if provider.device.region is not None
-    }
-
-
-def _row(
-    provider: Provider, region: Region, unverified: UnverifiedRegions
-) -> tuple[Any, ...]:
-    image = unverified.images.get(region.key)
-    return (
-        str(provider.device.handles[0].address),
-        region.number,
-        region.interface_id,
-        sorted(functions_held(region)),
-        _status(region, unverified),
-        image.id if image else None,
-    )
+    rows: dict[str, tuple[Any, ...]] = {}
+    for provider in look.inventory.providers.values():
+        if (region := provider.device.region) is not None:
+            image = unverified.images.get(region.key)
+            rows[region.key] = (
+                str(provider.device.handles[0].address),
+                region.number,
+                region.interface_id,
+                sorted(functions_held(region)),
+                _status(region, unverified),
+                image.id if image else None,
+            )
+    return rows
 
 
 def _status(region: Region, unverified: UnverifiedRegions) -> str:

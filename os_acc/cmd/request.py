@@ -18,7 +18,6 @@ from os_acc.objects.request_group import AttachTarget, RequestGroup
 from os_acc.profiles import expansion
 from os_acc.scheduling import allocation_candidates, extra_specs
 
-_FLAVOR_HINT = "pass what 'openstack flavor show FLAVOR -f json' prints"
 _MIB_PER_GIB = 1024
 
 
@@ -114,15 +113,10 @@ def _flavor(printed: Any) -> tuple[Mapping[str, object], dict[str, int]]:
     if printed is None:
         return {}, {}
     if not isinstance(printed, Mapping):
-        raise exception.InvalidInput(
-            f"{exception.show(printed)} is not a flavor", hint=_FLAVOR_HINT
-        )
+        raise _no_flavor(f"{exception.show(printed)} is not a flavor")
     properties = printed.get("properties")
     if not isinstance(properties, Mapping):
-        raise exception.InvalidInput(
-            f"the flavor's properties are {exception.show(properties)}",
-            hint=_FLAVOR_HINT,
-        )
+        raise _no_flavor(f"the flavor's properties are {exception.show(properties)}")
     disk = _number(printed, "disk")
     disk += _number(printed, "OS-FLV-EXT-DATA:ephemeral")
     # In whole GiB, as Nova rounds it.
@@ -138,11 +132,15 @@ def _number(printed: Mapping[str, object], name: str) -> int:
     # Older clients print nothing for no swap.
     value = printed.get(name) or 0
     if type(value) is not int:
-        raise exception.InvalidInput(
-            f"the flavor's {name} is {exception.show(value)}, not a number",
-            hint=_FLAVOR_HINT,
+        raise _no_flavor(
+            f"the flavor's {name} is {exception.show(value)}, not a number"
         )
     return value
+
+
+def _no_flavor(message: str) -> exception.InvalidInput:
+    hint = "pass what 'openstack flavor show FLAVOR -f json' prints"
+    return exception.InvalidInput(message, hint=hint)
 
 
 def _values(group: RequestGroup) -> dict[str, Any]:
@@ -246,7 +244,9 @@ class RequestNotify(base.Listing):
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        found = self._requests(frozenset(parsed_args.uuids))
+        recorded, uuids = self.recorded(), frozenset(parsed_args.uuids)
+        found = tuple(each for each in recorded.requests if each.uuid in uuids)
+        check_found(uuids, found, recorded.leases)
         report = NovaEvents(self.os_acc.config).notify(found, self.deadline())
         self.is_failed = bool(report["refused"])
         results = dict.fromkeys(report["sent"], "sent")
@@ -256,9 +256,3 @@ class RequestNotify(base.Listing):
             (each.uuid, each.state.value, each.instance, results[each.uuid])
             for each in found
         ]
-
-    def _requests(self, uuids: frozenset[str]) -> tuple[AcceleratorRequest, ...]:
-        recorded = self.recorded()
-        found = tuple(each for each in recorded.requests if each.uuid in uuids)
-        check_found(uuids, found, recorded.leases)
-        return found

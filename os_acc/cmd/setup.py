@@ -101,7 +101,7 @@ class Setup(base.Listing):
         user = _user(parsed_args.user)
         if user is None and parsed_args.write:
             raise exception.InvalidInput(
-                f"there is no user {parsed_args.user}",
+                f"the user {parsed_args.user} does not exist",
                 hint="name nova-compute's: --user NAME",
             )
         rows = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
@@ -17,13 +16,12 @@ from stevedore import ExtensionManager, extension
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, topology_labels, topology_tree
-from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
+from os_acc.cmd.device_states import DeviceStatus, device_states
 from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.host import numa, pci
 from os_acc.numa import network_options
 from os_acc.numa.policies import GuestCells
 from os_acc.objects.mdev import function_of
-from os_acc.objects.numa import NUMATopology
 from os_acc.objects.pci import PciFunction
 
 _TREE = "tree"
@@ -75,28 +73,32 @@ class Topology(base.Listing):
             self._parser.error("--svg is a format of its own")
         self._snapshot = self._look(parsed_args.cells)
         self.remark_if_none_named()
-        more = MORE if parsed_args.cells else ()
-        return (*COLUMNS, *more), rows(self._snapshot)
+        return rows(self._snapshot)
 
     def _draw(self, parsed_args: argparse.Namespace) -> None:
         # Slow to import.
         from os_acc.cmd import topology_render as render
 
         host = topology_tree.draw(self._snapshot, long=parsed_args.long)
-        supplies = topology_tree.supplies(self._snapshot)
         if parsed_args.svg:
-            _write(parsed_args.svg, render.picture(host, supplies))
+            arguments.write(parsed_args.svg, render.picture(host, self._snapshot))
             return
         out, width = self.app.stdout, parsed_args.max_width
         is_terminal = out.isatty()
         if width < 1:
             width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
         colours = is_terminal and "NO_COLOR" not in os.environ
-        render.write_text(host, supplies, out, width, colours=colours)
+        render.write_text(host, self._snapshot, out, width, colours=colours)
 
     def _look(self, cells: tuple[int, ...]) -> HostSnapshot:
         look, root = self.look(), self.os_acc.root
-        topology = self._with_networks(numa.read_topology(root))
+        topology = numa.read_topology(root)
+        try:
+            affinity = network_options.NetworkAffinity.load(self.os_acc.config)
+            topology = affinity.on(topology)
+        except exception.InvalidConfiguration as error:
+            # The rest can still be drawn.
+            self.remark(error.message)
         for cell in cells:
             if topology.cell(cell) is None:
                 known = ", ".join(str(each.id) for each in topology.cells)
@@ -124,15 +126,6 @@ class Topology(base.Listing):
             models=self.models(look),
         )
 
-    def _with_networks(self, topology: NUMATopology) -> NUMATopology:
-        try:
-            affinity = network_options.NetworkAffinity.load(self.os_acc.config)
-            return affinity.on(topology)
-        except exception.InvalidConfiguration as error:
-            # The rest can still be drawn.
-            self.remark(error.message)
-            return topology
-
 
 class _Tree(formatters.ListFormatter):
     """The format of the tree, which has more than the rows."""
@@ -153,22 +146,9 @@ class _Tree(formatters.ListFormatter):
         self._draw(parsed_args)
 
 
-def _write(file: TextIO, picture: str) -> None:
-    try:
-        with file:
-            # The old contents are kept until there are new ones.
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                file.truncate()
-            file.write(picture)
-    except OSError as error:
-        raise exception.InvalidInput(
-            f"cannot write {file.name}: {error.strerror}"
-        ) from error
-
-
 # -- rows for programs -------------------------------------------------------
 
-COLUMNS = (
+_COLUMNS = (
     "Kind",
     "Name",
     "Below",
@@ -182,15 +162,12 @@ COLUMNS = (
     "IOMMU Group",
     "Reason",
 )
-#: Additional columns for a given guest.
-MORE = ("Affinity", "Policies")
 
 
-def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
-    """Yield the tree of ``--long``, in ``COLUMNS``, and ``MORE`` for a guest."""
-    columns = (*COLUMNS, *(MORE if snapshot.guest else ()))
-    for row in _rows(snapshot):
-        yield tuple(map(row.get, columns))
+def rows(snapshot: HostSnapshot) -> base.Table:
+    """Return the tree of ``--long`` as rows, with more columns for a given guest."""
+    columns = (*_COLUMNS, *(("Affinity", "Policies") if snapshot.guest else ()))
+    return columns, [tuple(map(row.get, columns)) for row in _rows(snapshot)]
 
 
 def _rows(snapshot: HostSnapshot) -> Iterator[dict[str, Any]]:
@@ -207,11 +184,18 @@ def _rows(snapshot: HostSnapshot) -> Iterator[dict[str, Any]]:
         }
     states = filter(None, map(function_of, snapshot.states))
     for address in sorted({*snapshot.functions, *states}):
-        row = {"Kind": "gone", "Name": str(address)}
+        row: dict[str, Any] = {"Kind": "gone", "Name": str(address)}
         if function := snapshot.functions.get(address):
             row |= _function(snapshot, function)
         if device := snapshot.states.get(address):
-            row |= _device(device)
+            lease = device.lease
+            row |= {
+                "Resource Class": device.resource_class,
+                "State": device.state.value,
+                "Consumer": lease.consumer if lease else None,
+                "Instance Name": (lease.guest.name or None) if lease else None,
+                "Reason": device.reason or None,
+            }
         yield row
 
 
@@ -228,17 +212,6 @@ def _function(snapshot: HostSnapshot, function: PciFunction) -> dict[str, Any]:
         "Driver": function.driver,
         "IOMMU Group": function.iommu_group,
         **_affinity(snapshot, node),
-    }
-
-
-def _device(device: DeviceState) -> dict[str, Any]:
-    lease = device.lease
-    return {
-        "Resource Class": device.resource_class,
-        "State": device.state.value,
-        "Consumer": lease.consumer if lease else None,
-        "Instance Name": (lease.guest.name or None) if lease else None,
-        "Reason": device.reason or None,
     }
 
 

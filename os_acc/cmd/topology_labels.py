@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from os_acc.cmd import base
 from os_acc.cmd.device_states import DeviceState
@@ -69,7 +69,7 @@ class HostSnapshot:
     parents: Mapping[PciAddress, PciAddress]
     topology: NUMATopology
     free: Mapping[str, Sequence[int | None]]
-    guest: GuestCells | None = None
+    guest: GuestCells | None
     models: ModelNames = dataclasses.field(default_factory=ModelNames)
 
     @property
@@ -103,11 +103,10 @@ def addresses(
     return ", ".join(parts)
 
 
-def numbers(some: Iterable[int]) -> str:
+def numbers(some: Collection[int]) -> str:
     """Format numbers as ranges, for example ``0-7,16``."""
-    found = set(some)
-    order = range(min(found, default=0), max(found, default=-1) + 1)
-    runs = _runs([each in found for each in order])
+    order = range(min(some, default=0), max(some, default=-1) + 1)
+    runs = _runs([each in some for each in order])
     return ",".join(
         f"{order[first]}-{order[last]}" if last > first else str(order[first])
         for first, last in runs
@@ -172,17 +171,21 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     """Yield all details of one function, the most important first."""
     found = snapshot.functions[address]
     device = snapshot.states.get(address)
-    # Other details of a member are those of its main function.
-    is_member = device is not None and _is_member(device)
+    # Other details of a member of an IOMMU group are those of its main function.
+    is_member = device is not None and device.main != device.address
     if device is not None and is_member:
         yield base.plain(device.reason)
     elif device is not None:
         yield from _device(snapshot, [device])
-    yield _role(found)
-    yield from _model(snapshot, found)
+    if found.role is PciRole.PF:
+        yield f"{_kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
+    else:
+        yield f"{_kind(found)} VF" if found.role is PciRole.VF else _kind(found)
+    if name := snapshot.models.known(found.identity):
+        yield base.plain(name)
     if not is_member:
         owners = snapshot.host.netdevs.items()
-        yield from (base.plain(name) for name, owner in owners if owner == address)
+        yield from (base.plain(each) for each, owner in owners if owner == address)
     yield driver(found)
     if not is_member:
         yield _group(snapshot, found)
@@ -194,23 +197,12 @@ def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     devices = [snapshot.states[each] for each in some if each in snapshot.states]
     if devices:
         yield from _device(snapshot, devices)
-    yield from _model(snapshot, found[0])
-    yield driver(found[0])
-    groups = {each.iommu_group for each in found} - {None}
-    if groups:
-        yield f"groups {numbers(each for each in groups if each is not None)}"
-
-
-def _role(found: PciFunction) -> str:
-    if found.role is PciRole.PF:
-        return f"{_kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
-    return f"{_kind(found)} VF" if found.role is PciRole.VF else _kind(found)
-
-
-def _model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
-    name = snapshot.models.known(found.identity)
-    if name is not None:
+    if name := snapshot.models.known(found[0].identity):
         yield base.plain(name)
+    yield driver(found[0])
+    groups = {each.iommu_group for each in found if each.iommu_group is not None}
+    if groups:
+        yield f"groups {numbers(groups)}"
 
 
 def driver(found: PciFunction) -> str:
@@ -255,17 +247,6 @@ def _device(snapshot: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[
         yield from affinity(snapshot, first.function.numa_node)
     if first.resource_class:
         yield base.plain(first.resource_class)
-
-
-def _is_member(device: DeviceState) -> bool:
-    """Return whether a guest gets it only as a member of an IOMMU group."""
-    if device.lease is not None:
-        return device.address != device.lease.address
-    handles = device.provider.device.handles if device.provider else ()
-    return any(
-        device.address in handle.members and device.address != handle.address
-        for handle in handles
-    )
 
 
 def _group(snapshot: HostSnapshot, found: PciFunction) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TextIO
 from xml.etree import ElementTree
 
@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from os_acc.cmd import base
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.topology_tree import Line, Supply
+from os_acc.cmd.topology_labels import HostSnapshot
+from os_acc.cmd.topology_tree import Line, supplies
 from os_acc.objects.numa import NUMAPolicy
 
 # Legible on light and on dark backgrounds.
@@ -57,14 +59,14 @@ text { fill: #e5e7eb; }
 
 
 def write_text(
-    host: Line, supplies: Sequence[Supply], out: TextIO, width: int, *, colours: bool
+    host: Line, snapshot: HostSnapshot, out: TextIO, width: int, *, colours: bool
 ) -> None:
     """Write the tree and the table of free accelerators.
 
     :param width: in columns; a deep tree takes more.
     """
     encoding = getattr(out, "encoding", None) or "utf-8"
-    for row in _rows(host, supplies, width, encoding):
+    for row in _rows(host, snapshot, width, encoding):
         text = "".join(
             segment.style.render(segment.text)
             if colours and segment.style and segment.style.color
@@ -74,9 +76,9 @@ def write_text(
         out.write(text.rstrip() + "\n")
 
 
-def picture(host: Line, supplies: Sequence[Supply]) -> str:
+def picture(host: Line, snapshot: HostSnapshot) -> str:
     """Return the tree and the table as SVG; equal trees give equal pictures."""
-    rows = list(_rows(host, supplies, _PICTURE_COLUMNS, "utf-8"))
+    rows = list(_rows(host, snapshot, _PICTURE_COLUMNS, "utf-8"))
     width = 2 * _EDGE + _COLUMN * max(map(Segment.get_line_length, rows))
     height = 2 * _EDGE + _ROW * len(rows)
     root = ElementTree.Element(
@@ -104,7 +106,7 @@ def picture(host: Line, supplies: Sequence[Supply]) -> str:
 
 
 def _rows(
-    host: Line, supplies: Sequence[Supply], width: int, encoding: str
+    host: Line, snapshot: HostSnapshot, width: int, encoding: str
 ) -> Iterator[list[Segment]]:
     console = Console(
         file=io.TextIOWrapper(io.BytesIO(), encoding),
@@ -113,7 +115,7 @@ def _rows(
         color_system="standard",
         legacy_windows=False,
     )
-    shown = Group(_tree(host, encoding), "", *_tables(supplies))
+    shown = Group(_tree(host, encoding), "", *_tables(snapshot))
     yield from console.render_lines(shown, pad=False)
 
 
@@ -122,32 +124,25 @@ def _tree(line: Line, encoding: str) -> Tree:
         # A replaced character may be wider than the original.
         return text.encode(encoding, "replace").decode(encoding)
 
-    colour = _COLOURS.get(line.state, "")
-    parts: tuple[str | tuple[str, str], ...]
-    parts = (
-        shown(line.label),
-        (line.state, colour),
-        shown("; ".join(line.details)),
-    )
-    gap = Text("  ")
-    text = gap.join(Text.assemble(each) for each in parts if each and each[0])
-    tree = Tree(text)
+    state = Text(line.state, _COLOURS.get(line.state, ""))
+    parts = (Text(shown(line.label)), state, Text(shown("; ".join(line.details))))
+    tree = Tree(Text("  ").join(filter(None, parts)))
     tree.children.extend(_tree(each, encoding) for each in line.below)
     return tree
 
 
-def _tables(supplies: Sequence[Supply]) -> Iterator[RenderableType]:
-    if not supplies:
+def _tables(snapshot: HostSnapshot) -> Iterator[RenderableType]:
+    if not snapshot.free:
         yield Text("No accelerators are offered.")
         return
     yield Text("Free accelerators that a guest could get, by its cells and its policy")
-    for supply in supplies:
-        yield Text(f"\n{supply.resource_class}, free: {supply.free}")
-        if supply.rows:
+    for name, nodes in sorted(snapshot.free.items()):
+        yield Text(f"\n{base.plain(name)}, free: {len(nodes)}")
+        if nodes:
             table = Table(box=None, padding=(0, 0, 0, 2), header_style="")
-            for name in ("cells", *(policy.value for policy in NUMAPolicy)):
-                table.add_column(name, justify="right")
-            for row in supply.rows:
+            for column in ("cells", *(policy.value for policy in NUMAPolicy)):
+                table.add_column(column, justify="right")
+            for row in supplies(snapshot, nodes):
                 table.add_row(*row)
             yield table
 

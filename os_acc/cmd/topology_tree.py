@@ -42,33 +42,17 @@ class Line:
         return 1 + max((line.depth for line in self.below), default=0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Supply:
-    """The free accelerators of one resource class.
-
-    :ivar rows: cells with equal numbers, and the free accelerators for a guest in
-        them by each of ``NUMAPolicy``; cells of one guest as ``0+1``.
-    """
-
-    resource_class: str
-    free: int
-    rows: tuple[tuple[str, ...], ...]
-
-
-def supplies(snapshot: HostSnapshot) -> tuple[Supply, ...]:
-    """Return the supplies for a guest in each cell, or for the given guest."""
-    return tuple(
-        Supply(base.plain(name), len(nodes), tuple(_rows(snapshot, nodes)))
-        for name, nodes in sorted(snapshot.free.items())
-    )
-
-
-def _rows(
+def supplies(
     snapshot: HostSnapshot, nodes: Sequence[int | None]
 ) -> Iterator[tuple[str, ...]]:
+    """Yield the free accelerators for a guest in each cell, or for the given guest.
+
+    A row has cells with equal numbers (those of one guest as ``0+1``), and the free
+    accelerators for a guest in them by each of ``NUMAPolicy``.
+
+    :param nodes: those of the free accelerators of one resource class.
+    """
     topology, guest = snapshot.topology, snapshot.guest
-    if not nodes:
-        return
     if guest is not None:
         yield ("+".join(map(str, guest.cells)), *_free(guest, nodes))
     elif not topology.cells:
@@ -79,7 +63,7 @@ def _rows(
             for cell in topology.cells
         ]
         for free, alike in itertools.groupby(found, lambda row: row[0]):
-            yield (labels.numbers(number for _free, number in alike), *free)
+            yield (labels.numbers([number for _free, number in alike]), *free)
 
 
 def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -131,8 +130,6 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
-# Much faster as a sort key than comparing dataclasses.
-_PARTS = operator.attrgetter("domain", "bus", "slot", "function")
 
 
 def scan(root: str) -> Host:
@@ -208,13 +205,16 @@ def _read_functions(
     if parent is None:
         return found
     try:
-        for address in _addresses(parent):
+        # Sorted by address: a longer name has a higher domain.
+        for name in sorted(names(parent), key=len):
+            if (address := function_named(name)) is None:
+                continue
             try:
-                function = _read_at(str(address), parent, address, _read)
+                function = _read_at(name, parent, address, _read)
             except HostStepFailed as error:
                 if is_exhaustion(error):
                     raise
-                unreadable[str(address)] = error
+                unreadable[name] = error
                 continue
             if function is not None:
                 found[address] = function
@@ -249,11 +249,6 @@ def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
     """
     path = function_path(root, address)
     return _read_at(path, None, address, _read_binding)
-
-
-def _addresses(directory: int) -> list[PciAddress]:
-    found = map(function_named, names(directory))
-    return sorted(filter(None, found), key=_PARTS)
 
 
 def _open(path: str, parent: int | None = None) -> int | None:
@@ -307,9 +302,9 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     vfs = _vfs(fd) if total_vfs else ()
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
-    # As pci_is_bridge() in include/linux/pci.h; the configuration space of a function
-    # without power would read as all ones.
-    is_bridge = bool(mode("secondary_bus_number", dir_fd=fd))
+    # As pci_is_bridge() in include/linux/pci.h, never a VF; the configuration space of
+    # a function without power would read as all ones.
+    is_bridge = physfn is None and bool(mode("secondary_bus_number", dir_fd=fd))
     found = _read_identity(fd, address, physfn)
     if found is None:
         return None

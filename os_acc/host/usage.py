@@ -188,9 +188,9 @@ def interfaces(root: str) -> Iterator[Check]:
 
 def _network_use(device: ClassDevice) -> str | None:
     name = f"network interface {device.name}"
-    if (master := link_name(f"{device.path}/master")) is not None:
-        return f"{name} is part of {master}"
     for each in names(device.path):
+        if each == "master" and (master := link_name(f"{device.path}/{each}")):
+            return f"{name} is part of {master}"
         if each.startswith("upper_"):
             return f"{name} carries {each.removeprefix('upper_')}"
     flags = read_text(f"{device.path}/flags")

@@ -253,20 +253,15 @@ class Catalog:
         # other processes.
         known = {**self.ours, **stored, **inventory.classes}
         new = dict(known.items() - stored.items())
+        origins, plugins = inventory.provider_origins, inventory.provider_plugins
+        totals = inventory.mdev_totals
         if (
             new
-            or not inventory.provider_origins.items()
-            <= recorded.provider_origins.items()
-            or not inventory.provider_plugins.items()
-            <= recorded.provider_plugins.items()
-            or not inventory.mdev_totals.items() <= recorded.mdev_totals.items()
+            or not origins.items() <= recorded.provider_origins.items()
+            or not plugins.items() <= recorded.provider_plugins.items()
+            or not totals.items() <= recorded.mdev_totals.items()
         ):
-            store.record_providers(
-                new,
-                inventory.provider_origins,
-                inventory.provider_plugins,
-                inventory.mdev_totals,
-            )
+            store.record_providers(new, origins, plugins, totals)
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
         self.memory.record(inventory.providers.values(), store)

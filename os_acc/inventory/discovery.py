@@ -68,23 +68,15 @@ class Inventory:
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
-    set_aside: tuple[loader.SetAside, ...] = ()
-    broken_rules: tuple[str, ...] = ()
-    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    recorded_state: RecordedState = dataclasses.field(default_factory=RecordedState)
-    prebound: frozenset[PciAddress] = frozenset()
-    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    absent: frozenset[str] = frozenset()
-    claimed: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    migrations: Mapping[str, MigrationSupport | None] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    set_aside: tuple[loader.SetAside, ...]
+    broken_rules: tuple[str, ...]
+    provider_origins: Mapping[str, ProviderOrigin]
+    recorded_state: RecordedState
+    prebound: frozenset[PciAddress]
+    mdev_totals: Mapping[MdevType, int]
+    absent: frozenset[str]
+    claimed: Mapping[DeviceAddress | DeviceName, str]
+    migrations: Mapping[str, MigrationSupport | None]
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -156,7 +148,7 @@ def discover(
     """
     host = host or pci.scan(root)
     evidence = HostEvidence(root, rules, recorded, host)
-    matched = tuple(_matched(evidence))
+    matched = _matched(evidence)
     usable, refused = _usable(evidence, matched)
     found_types = list(mdev_types.offered_types(evidence, recorded))
     types = tuple([each for each in found_types if isinstance(each, OfferedType)])
@@ -223,13 +215,15 @@ def _with_faults(
     return dataclasses.replace(device, handles=tuple(handles))
 
 
-def _matched(evidence: HostEvidence) -> Iterator[MatchedFunction]:
+def _matched(evidence: HostEvidence) -> tuple[MatchedFunction, ...]:
+    found = []
     for address in sorted(evidence.named):
         function = evidence.host.functions[address]
         # In a guest, the PF of a VF is not visible.
         pf = function.physfn or address
         parent = evidence.host.functions.get(pf, function)
-        yield MatchedFunction(function, parent, evidence.named[address])
+        found.append(MatchedFunction(function, parent, evidence.named[address]))
+    return tuple(found)
 
 
 def _usable(
@@ -248,7 +242,8 @@ def _usable(
         if isinstance(members, RejectedDevice):
             refused.append(members)
             continue
-        group = evidence.host.group_of(each.function).number
+        group = each.function.iommu_group
+        assert group is not None
         driver = eligibility.driver_of(evidence, each.function)
         usable.append(
             UsableFunction(

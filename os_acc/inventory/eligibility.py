@@ -9,7 +9,7 @@ against rules that its lease cannot affect.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
 from os_acc.host import mdev, pci, usage, vfio
@@ -92,7 +92,14 @@ def check(
             refused = rule(evidence, function)
             if refused is not None:
                 return refused
-        return _members(evidence, function)
+        others = _others(evidence, function)
+        if not others:
+            return (function.address,)
+        for other in others:
+            detail = _in_the_way(evidence, function, other)
+            if detail is not None:
+                return _no(function, RejectReason.NOT_ISOLATED, detail)
+        return _members(evidence, function, others)
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
@@ -292,7 +299,7 @@ def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
         return bool(function.reset_methods)
     return (
         not functions[min(bus)].resets_alone
-        and set(bus) <= set(_members(evidence, function))
+        and set(bus) <= {*_members(evidence, function, _others(evidence, function))}
         and bool(pci.read_parents(evidence.root, [function.address]))
     )
 
@@ -367,14 +374,6 @@ def _otherwise_leased(
     return None
 
 
-def _isolated(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    for other in _others(evidence, function):
-        detail = _in_the_way(evidence, function, other)
-        if detail is not None:
-            return _no(function, RejectReason.NOT_ISOLATED, detail)
-    return None
-
-
 def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
@@ -444,7 +443,6 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
     _host_uses,
     _unknown,
     _otherwise_leased,
-    _isolated,
     _untagged_vgpu,
 )
 
@@ -470,11 +468,13 @@ def _is_related(
     return address in evidence.named or address.same_slot(function.address)
 
 
-def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
-    """Return a function and the siblings that are assigned too, sorted."""
-    others = _others(evidence, function)
-    if not others:
-        return (function.address,)
+def _members(
+    evidence: HostEvidence, function: PciFunction, others: Iterable[PciFunction]
+) -> tuple[PciAddress, ...]:
+    """Return a function and the siblings that are assigned too, sorted.
+
+    :param others: the rest of the group.
+    """
     along = [
         each.address
         for each in others

@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, Final, TypeAlias
 
@@ -28,11 +28,10 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
-from os_acc.host import attributes, health, pci
+from os_acc.host import attributes, pci
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
-from os_acc.objects.device_spec import OperatorRules
-from os_acc.objects.mdev import function_of
+from os_acc.objects.device import pci_functions_of
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.typed import expect_text
 from os_acc.plugins.loader import Plugins
@@ -164,8 +163,7 @@ class HealthStepReader:
             name = provider.device.plugin
             if name not in self._steps:
                 continue
-            members = (m for handle in provider.device.handles for m in handle.members)
-            for function in filter(None, map(function_of, members)):
+            for function in pci_functions_of([provider]):
                 source = attributes.pf_of(self._root, function)
                 if source not in taken:
                     found.setdefault((name, source), set()).add(function)
@@ -278,20 +276,6 @@ class HealthStepReader:
             state_files.record_health(self._state_path, self._root, record)
         except exception.OsAccError as error:
             LOG.warning("cannot record the health of devices for os-acc: %s", error)
-
-
-def known_faults(
-    root: str,
-    state_path: str,
-    functions: Collection[PciAddress],
-    rules: OperatorRules,
-) -> dict[PciAddress, str]:
-    """Return the faults that any user can read, and those that a service has recorded.
-
-    :param functions: those of the devices.
-    """
-    read = health.faults(root, functions, rules.max_uncorrectable_errors)
-    return {**state_files.recorded_health(state_path, root).faults, **read}
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:

@@ -84,12 +84,10 @@ def offered_types(
             yield RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
             continue
         existing = {each.uuid for each in devices if each.type == kind}
+        stated = _MAX_INSTANCE.search(attributes.description)
+        most = int(stated[1]) if stated else 0
         # At least one: the provider of a type stays while others use all capacity.
-        total = max(
-            1,
-            len(existing) + attributes.available,
-            _max_instance(attributes.description),
-        )
+        total = max(1, len(existing) + attributes.available, most)
         least = recorded.mdev_totals.get(kind, 0)
         if total < least and _is_in_use(evidence, kind, in_use):
             total = least
@@ -150,11 +148,6 @@ def _missing(root: str, kind: MdevType) -> RejectedDevice:
     names = mdev.type_names(root, kind.parent)
     detail = f"it offers {', '.join(names)}" if names else "it offers none"
     return RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
-
-
-def _max_instance(description: str) -> int:
-    found = _MAX_INSTANCE.search(description)
-    return int(found[1]) if found else 0
 
 
 def _cards(host: Host, devices: Iterable[MediatedDevice]) -> frozenset[Card | None]:

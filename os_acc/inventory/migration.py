@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+from os_acc.host import mdev
 from os_acc.host.attributes import link_name, read_text
 from os_acc.host.pci import Host
 from os_acc.objects.device import AttachHandle, Device
@@ -17,8 +18,6 @@ from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.migration import TRAIT, MigrationSupport
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.store import state_files
-
-_PARENTS = "sys/class/mdev_bus"
 
 
 def profile_of(
@@ -41,7 +40,7 @@ def profile_of(
         driver, what = handle.driver, f"{handle.vgpu_type}"
         place = f"sys/bus/pci/drivers/{driver}"
     else:
-        place, what = f"{_PARENTS}/{slot.type.parent}/driver", slot.type.name
+        place, what = f"{mdev.PARENTS}/{slot.type.parent}/driver", slot.type.name
         driver = link_name(os.path.join(root, place)) or ""
     module = link_name(os.path.join(root, place, "module")) or ""
     version = _version(root, module) or _release(root)
@@ -81,8 +80,9 @@ def supports(
 
 def published(device: Device, support: MigrationSupport | None) -> Device:
     """Return a device, with the trait if guests can move with it."""
-    is_tagged_off = any(not each.live_migratable for each in device.handles)
-    if support is None or not support.is_migratable or is_tagged_off:
+    if support is None or not support.is_migratable:
+        return device
+    if not all(each.live_migratable for each in device.handles):
         return device
     return dataclasses.replace(device, traits=device.traits | {TRAIT})
 

@@ -65,7 +65,7 @@ def ask_all(
     found = Discovered(candidates.usable, types, owners, staying)
     waiting, own_drivers = set(loaded.enabled), loaded.own_vfio_drivers
     regions = _leased_regions(root, recorded)
-    for each in loaded.enabled.values():
+    for each in loaded.enabled.values() if owners else ():
         found.note_served(each)
     for idle in loaded.set_aside:
         found.keep(idle, offered, loaded.enabled[idle.name])
@@ -164,9 +164,9 @@ class Discovered:
 
         Those that it has to release or erase stay with it.
         """
-        own = {at for at, name in self.owners.items() if name == plugin}
-        if not own:
+        if plugin not in self.owners.values():
             return
+        own = {at for at, name in self.owners.items() if name == plugin}
         own -= recorded.outstanding_releases.keys()
         self.owners = {at: name for at, name in self.owners.items() if at not in own}
         why = f"is not offered by {plugin}, the plugin of its lease"
@@ -201,8 +201,6 @@ class Discovered:
 
     def note_served(self, plugin: InstalledPlugin) -> None:
         """Note the leased functions that stay with another plugin than this one."""
-        if not self.owners:
-            return
         others = [
             each.function
             for each in self.left

@@ -175,53 +175,34 @@ def plan(
 
     :raises HostStepFailed: they cannot be made, or others exist.
     """
-    address = str(function.address)
-    if _is_novas(root, rules, host, function):
-        raise exception.HostStepFailed("Nova claims it", address=address)
-    if function.driver is None and not function.vfs:
-        raise exception.HostStepFailed(
-            "no driver is bound to it",
-            address=address,
-            hint="load its driver; the VFs are created once it is bound",
-        )
-    if function.address in recorded.taken:
-        raise exception.HostStepFailed("it is leased as a whole", address=address)
-    count, services = _requested(tags, function, recorded)
-    if function.vfs:
-        _check_existing(root, function, count, services)
-    return count, services
-
-
-def _is_novas(
-    root: str, rules: OperatorRules, host: Host, function: PciFunction
-) -> bool:
-    return (
+    if (
         rules.nova.match(function, host.netdevs, host.functions) is not None
         or function.address in rules.nova_mdev_parents
         or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
-    )
-
-
-def _check_existing(
-    root: str, function: PciFunction, count: int, services: qat.QatServices | None
-) -> None:
-    """Check VFs that exist, which no change may take from guests."""
-    if len(function.vfs) != count:
-        raise exception.HostStepFailed(
-            f"it has {len(function.vfs)} VFs, not {count}",
-            address=str(function.address),
-            hint="remove all VFs while no guest has one, or change num_vfs",
-        )
-    if services is None:
-        return
-    path = function_path(root, function.address, qat.SERVICES)
-    found = read_text(path) or ""
-    if set(found.split(";")) != set(services):
-        raise exception.HostStepFailed(
-            f"its VFs have the services {found}, not {qat.services_text(services)}",
-            address=str(function.address),
-            hint="remove all VFs while no guest has one, or change qat_services",
-        )
+    ):
+        raise _failed(function, "Nova claims it")
+    if function.driver is None and not function.vfs:
+        hint = "load its driver; the VFs are created once it is bound"
+        raise _failed(function, "no driver is bound to it", hint=hint)
+    if function.address in recorded.taken:
+        raise _failed(function, "it is leased as a whole")
+    count, services = _requested(tags, function, recorded)
+    # No change may take VFs that exist from guests.
+    remove = "remove all VFs while no guest has one, or change"
+    if function.vfs and len(function.vfs) != count:
+        text = f"it has {len(function.vfs)} VFs, not {count}"
+        raise _failed(function, text, hint=f"{remove} num_vfs")
+    if function.vfs and services is not None:
+        path = function_path(root, function.address, qat.SERVICES)
+        found = read_text(path) or ""
+        if set(found.split(";")) != set(services):
+            wanted = qat.services_text(services)
+            raise _failed(
+                function,
+                f"its VFs have the services {found}, not {wanted}",
+                hint=f"{remove} qat_services",
+            )
+    return count, services
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -241,33 +222,30 @@ class _Attempt:
         return bool(self.failure) and time.monotonic() >= self.at + PAUSE
 
 
+def _failed(
+    function: PciFunction, text: str, hint: str = ""
+) -> exception.HostStepFailed:
+    return exception.HostStepFailed(text, address=str(function.address), hint=hint)
+
+
 def _requested(
     tags: DeviceTags, function: PciFunction, recorded: RecordedState
 ) -> tuple[int, qat.QatServices | None]:
     """Return the number of VFs that a PF's tags request, and the services or None."""
     assert tags.num_vfs is not None
-    ids, address = function.identity.numbers[:2], str(function.address)
+    ids = function.identity.numbers[:2]
     count, total = tags.num_vfs, function.total_vfs
     if ids in qat.PFS and count != total:
         # adf_sriov_configure() ignores the number (qat_common/adf_sriov.c).
-        raise exception.HostStepFailed(
-            f"its driver creates all {total} VFs at once, not {count}",
-            address=address,
-            hint=f"set num_vfs to {total}",
-        )
+        text = f"its driver creates all {total} VFs at once, not {count}"
+        raise _failed(function, text, f"set num_vfs to {total}")
     if tags.qat_services is None:
         return count, None
     if ids not in qat.CONFIGURABLE:
-        raise exception.HostStepFailed(
-            "its services cannot be configured",
-            address=address,
-            hint="remove qat_services: only QuickAssist 4xxx and later have it",
-        )
+        hint = "remove qat_services: only QuickAssist 4xxx and later have it"
+        raise _failed(function, "its services cannot be configured", hint)
     if not function.vfs and function.address in recorded.leased_in_parts:
         lost = recorded.leased_in_parts[function.address]
-        raise exception.HostStepFailed(
-            f"{lost}, a VF that is gone, is still leased",
-            address=address,
-            hint="unplug its guest, then restart the service",
-        )
+        text = f"{lost}, a VF that is gone, is still leased"
+        raise _failed(function, text, "unplug its guest, then restart the service")
     return count, qat.parse_services(tags.qat_services)

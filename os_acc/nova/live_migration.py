@@ -25,7 +25,7 @@ from typing import Any
 
 from nova import exception as nova_exception
 from nova.conf import CONF
-from nova.virt.libvirt import driver
+from nova.virt.libvirt import driver, host
 
 from os_acc import exception
 from os_acc.nova import conversion
@@ -69,12 +69,13 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> Any:
         """Describe the accelerators to the target.
 
-        :raises MigrationPreCheckError: one cannot be migrated, or the target has not
-            this driver.
+        :raises MigrationPreCheckError: one cannot be migrated, or this host is too old,
+            or the target has not this driver.
         """
         devices = self._migrating(instance)
         if devices:
             _check_movable(devices)
+            _check_versions(self._host, devices)
             if "target_mdevs" not in dest_check_data:
                 raise _Error(reason="the target host has no virt driver of os_acc")
         first = super().check_can_live_migrate_source
@@ -120,6 +121,7 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
         if described:
             try:
                 devices = [json.loads(each) for each in described.values()]
+                _check_versions(self._host, devices)
                 self._take_over(ctxt, instance, data, allocs, devices)
             except BaseException as error:
                 # Nova has claimed its own vGPUs, and expects no failure any more.
@@ -209,6 +211,25 @@ def _check_movable(devices: list[MigratingDevice]) -> None:
         raise _Error(
             reason="VFIO has no post-copy: set [libvirt] "
             "live_migration_permit_post_copy to false for servers with accelerators"
+        )
+
+
+def _check_versions(here: Any, devices: list[MigratingDevice]) -> None:
+    """Check libvirt and QEMU as Nova does for its own vGPUs and functions.
+
+    :raises MigrationPreCheckError: one is too old.
+    """
+    # A guest with both kinds needs the versions of functions: they are newer.
+    is_function = any(":" in each["address"] for each in devices)
+    kind = "VFIO_PCI_VARIANT" if is_function else "MDEV_LIVEMIG"
+    names = (f"MIN_{kind}_{each}_VERSION" for each in ("LIBVIRT", "QEMU"))
+    # Nova removes a minimum when it requires a newer version of every host.
+    oldest = [getattr(driver, each, (0, 0, 0)) for each in names]
+    if not here.has_min_version(*oldest, host.HV_DRIVER_QEMU):
+        libvirt, qemu = (".".join(map(str, each)) for each in oldest)
+        name = here.get_hostname()
+        raise _Error(
+            reason=f"host {name} needs libvirt {libvirt} and QEMU {qemu} or newer"
         )
 
 

@@ -148,12 +148,8 @@ class Provider:
 
 def functions_of(providers: Iterable[Provider]) -> frozenset[DeviceAddress]:
     """Return all functions and slots of the devices of these providers."""
-    return frozenset(
-        address
-        for provider in providers
-        for handle in provider.device.handles
-        for address in handle.members
-    )
+    handles = [each for provider in providers for each in provider.device.handles]
+    return frozenset[DeviceAddress]().union(*[each.members for each in handles])
 
 
 def pci_functions_of(providers: Iterable[Provider]) -> frozenset[PciAddress]:

@@ -127,7 +127,7 @@ class DeviceSpec:
         for entry in self.entries:
             if entry.matches(function, netdevs, functions):
                 tags = entry.tags
-                if function.role is PciRole.VF and tags.num_vfs is not None:
+                if tags.num_vfs is not None and function.role is PciRole.VF:
                     tags = dataclasses.replace(tags, num_vfs=None)
                 return tags
         return None

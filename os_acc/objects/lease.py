@@ -325,6 +325,12 @@ class Lease(LeaseView):
         return address if isinstance(address, MdevSlot) else None
 
     @property
+    def device_name(self) -> str:
+        """The address of its function, or the UUID of its mediated device."""
+        address = self.handle.address
+        return self.uuid if isinstance(address, MdevSlot) else str(address)
+
+    @property
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
         slot = self.slot

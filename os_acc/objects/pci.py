@@ -40,12 +40,6 @@ _HINT = "use the form 0000:3b:02.1"
 _LONGEST_SERIAL = 64
 
 
-def _is_within(value: object, limit: int) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return False
-    return 0 <= value <= limit
-
-
 @final
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciAddress:
@@ -62,7 +56,8 @@ class PciAddress:
     def __post_init__(self) -> None:
         limits = (0xFFFF_FFFF, 0xFF, 0x1F, 0x7)
         for part, limit in zip(self.parts, limits, strict=True):
-            if not _is_within(part, limit):
+            is_number = isinstance(part, int) and not isinstance(part, bool)
+            if not (is_number and 0 <= part <= limit):
                 raise exception.InvalidInput(
                     f"{exception.show(self.parts)} is not a PCI address", hint=_HINT
                 )

@@ -159,11 +159,12 @@ class ProviderNames:
                     self._left[provider] = here
         else:
             here = self._last(of, identity, here)
-        name = of(self._node_name, here.key)
         is_shared = len(self._there.get(here.key, ())) > 1
-        is_on_record = self._recorded(of, here.key, address) == here
-        if self._is_by_place(of, identity, here) or (is_shared and not is_on_record):
-            name = of(self._node_name, key_of_place(identity, address))
+        is_by_place = self._is_by_place(of, identity, here) or (
+            is_shared and self._recorded(of, here.key, address) != here
+        )
+        own_key = key_of_place(identity, address) if is_by_place else here.key
+        name = of(self._node_name, own_key)
         given = uuid_of(name)
         self._given[given] = here
         return given, name

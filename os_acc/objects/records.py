@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
@@ -113,8 +113,7 @@ class NameKind(enum.Enum):
     TRAIT = "trait"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlacementName:
+class PlacementName(NamedTuple):
     """A resource class or a trait."""
 
     kind: NameKind

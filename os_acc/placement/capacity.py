@@ -105,11 +105,12 @@ def _units(
             for handle in provider.device.handles
             if mine.isdisjoint(handle.members)
         ]
-        blocked = sum(
-            bool(handle.fault) or not taken.isdisjoint(handle.members)
+        blocked = [
+            handle
             for handle in others
-        )
-        units[default] += Units(len(others), blocked)
+            if handle.fault or not taken.isdisjoint(handle.members)
+        ]
+        units[default] += Units(len(others), len(blocked))
     for lease in own:
         # The unit is not available, and no allocation counts it.
         reserved = int(lease.is_unallocated or lease.request_uuid in unallocated)

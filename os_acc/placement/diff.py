@@ -117,6 +117,8 @@ class ActualState:
     :ivar can_move: whether the parent of a provider can be changed.
     :ivar shows_owners: whether a class that is not ours is passed on. Nova adds
         those of its ``provider.yaml`` later, and fails if they are there.
+    :ivar makes_names: whether a missing name has to be created. Nova creates those of
+        its tree.
     """
 
     root: ListedProvider
@@ -124,6 +126,7 @@ class ActualState:
     contents: dict[str, ProviderContents]
     can_move = False
     shows_owners = False
+    makes_names = False
 
     def existing(self, names: frozenset[PlacementName]) -> frozenset[PlacementName]:
         """Return the names that exist in Placement."""
@@ -264,6 +267,8 @@ class _Planning:
 
     def _makes(self, present: Iterable[str]) -> Iterator[Step]:
         """Yield the creation of missing custom names; refuse missing standard names."""
+        if not self._tree.makes_names:
+            return
         new = frozenset[PlacementName]().union(
             *(self._goal.names[uuid] - self._have(uuid).names for uuid in present)
         )
@@ -291,8 +296,10 @@ class _Planning:
             mine = self._record.texts(uuid, NameKind.TRAIT)
             mine |= device_traits.published_of(device, have.traits)
             due = (have.traits - mine) | (device.traits - self._unusable)
-        ended = self._classes(uuid) & have.inventories.keys() - wanted.units.keys()
-        inventories = self._left(uuid, self._tree.allocated(uuid) if ended else ())
+        ours = self._classes(uuid)
+        ended = ours & have.inventories.keys() - wanted.units.keys()
+        kept = self._tree.allocated(uuid) if ended else ()
+        inventories = self._left(have, ours, kept)
         inventories |= {
             name: record(units)
             for name, units in wanted.units.items()
@@ -312,13 +319,16 @@ class _Planning:
             self._have(uuid).inventories, self._our_classes
         )
 
-    def _left(self, uuid: str, kept: Container[str]) -> dict[str, Record]:
+    def _left(
+        self, have: ProviderContents, ours: Container[str], kept: Container[str]
+    ) -> dict[str, Record]:
         """Return the foreign inventories of a provider, and ours with no free unit.
 
+        :param ours: see :meth:`_classes`.
         :param kept: the classes of ours that stay.
         """
-        ours, found = self._classes(uuid), {}
-        for name, each in self._have(uuid).inventories.items():
+        found = {}
+        for name, each in have.inventories.items():
             if name not in ours and self._tree.shows_owners:
                 found[name] = each
             elif name in ours and name in kept:
@@ -356,8 +366,8 @@ class _Planning:
                     there.remove(uuid)
                     del self._after[uuid]
                     yield Remove(uuid, name)
-                elif not self._classes(uuid).isdisjoint(have.inventories):
-                    inventories = self._left(uuid, have.inventories)
+                elif not (ours := self._classes(uuid)).isdisjoint(have.inventories):
+                    inventories = self._left(have, ours, have.inventories)
                     yield from self._set(uuid, name, have.traits, inventories)
             left -= leaves
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from oslo_log import log
 
@@ -197,7 +197,8 @@ def withdraw(tree: object, nodename: object, node_name: str) -> int:
 
 
 def _checked(tree: object, nodename: object) -> tuple[ProviderTree, str]:
-    if not isinstance(tree, ProviderTree):
+    # isinstance() lists the members of the protocol in each call.
+    if not issubclass(type(tree), ProviderTree):
         raise exception.InvalidInput(
             f"provider_tree is {exception.show(tree)}, not a provider tree"
         )
@@ -205,9 +206,10 @@ def _checked(tree: object, nodename: object) -> tuple[ProviderTree, str]:
         raise exception.InvalidInput(
             f"nodename is {exception.show(nodename)}, not text"
         )
-    if not tree.exists(nodename):
+    found = cast(ProviderTree, tree)
+    if not found.exists(nodename):
         raise exception.InvalidInput(
             f"the provider tree has no compute node {exception.show(nodename)}",
             hint="pass the name of the compute node's root provider, as given by Nova",
         )
-    return tree, nodename
+    return found, nodename

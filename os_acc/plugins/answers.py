@@ -356,27 +356,35 @@ class _Review:
 
 def _places(value: object) -> set[DeviceName]:
     """Return the functions and types that a value states, also one of a wrong type."""
-    match value:
-        case PciAddress() | MdevType():
-            return {value}
-        case MdevSlot() | OfferedType():
-            return {value.type}
-        case str():
-            if (address := function_named(str.__str__(value))) is not None:
-                return {address}
-        case AttachHandle():
-            return _places(value.address) | _places(value.members)
-        case RejectedDevice():
-            return _places(value.address)
-        case Device():
-            # A device may be named after any function of its card.
-            is_type = isinstance(value.address, MdevType)
-            return _places((value.address, value.handles)[not is_type :])
-        case UsableFunction():
-            return set(value.members)
-        case tuple() | list() | set() | frozenset():
-            return set().union(*[_places(each) for each in value])
-    return set()
+    found: set[DeviceName] = set()
+    left, seen = [value], dict[int, object]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            # A value of a wrong type may contain itself.
+            continue
+        seen[id(each)] = each
+        match each:
+            case PciAddress() | MdevType():
+                found.add(each)
+            case MdevSlot() | OfferedType():
+                found.add(each.type)
+            case str():
+                if (address := function_named(str.__str__(each))) is not None:
+                    found.add(address)
+            case AttachHandle():
+                left += each.address, each.members
+            case RejectedDevice():
+                left.append(each.address)
+            case Device():
+                # A device may be named after any function of its card.
+                is_type = isinstance(each.address, MdevType)
+                left += (each.address, each.handles)[not is_type :]
+            case UsableFunction():
+                found.update(each.members)
+            case tuple() | list() | set() | frozenset():
+                left += each
+    return found
 
 
 def _checked(found: RejectedDevice) -> RejectedDevice:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -132,8 +133,6 @@ class PluginCalls:
     @property
     def hangs(self) -> bool:
         """Whether a call has exceeded its deadline and has not returned."""
-        if not self._hanging:
-            return False
         with self._guard:
             self._hanging = {each for each in self._hanging if not each.done()}
             return bool(self._hanging)
@@ -145,25 +144,24 @@ class PluginCalls:
             hangs in an earlier call.
         :raises DeviceStuck: no thread is available.
         """
-        if self.hangs:
+        if self._hanging and self.hangs:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} hangs in an earlier call"
             )
-        if not native_threads.is_needed():
-            return self._call(seconds, function, *args)
-        # A lock of the plugin's would serve one thread of the kernel alone.
         deadline = time.monotonic() + min(max(0.0, seconds), threading.TIMEOUT_MAX / 2)
-        with deadlines.alone(self._turn, deadline, self._late(seconds)):
-            return self._call(deadline - time.monotonic(), function, *args)
-
-    def _call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
-        answer = native_threads.begin(self._run, function, *args)
-        try:
-            return answer.result(max(0.0, seconds))
-        except futures.TimeoutError as error:
-            with self._guard:
-                self._hanging.add(answer)
-            raise self._late(seconds) from error
+        with contextlib.ExitStack() as turn:
+            if native_threads.is_needed():
+                # A lock of the plugin's would serve one thread of the kernel alone.
+                late = self._late(seconds)
+                turn.enter_context(deadlines.alone(self._turn, deadline, late))
+            left = deadline - time.monotonic()
+            answer = native_threads.begin(self._run, function, *args)
+            try:
+                return answer.result(max(0.0, left))
+            except futures.TimeoutError as error:
+                with self._guard:
+                    self._hanging.add(answer)
+                raise self._late(seconds) from error
 
     def _late(self, seconds: float) -> exception.PluginFailed:
         return exception.PluginFailed(
@@ -233,7 +231,7 @@ class Plugins:
     @property
     def loaded(self) -> tuple[base.PluginBase, ...]:
         """The plugins that are not set aside."""
-        return tuple(each.plugin for each in self._made.values())
+        return tuple([each.plugin for each in self._made.values()])
 
     @property
     def health_steps(self) -> Mapping[str, Step[HealthReading]]:

@@ -212,25 +212,27 @@ def devices(
     # Functions of one card with different tags need different providers: a
     # provider has one resource class and one set of traits.
     offers: dict[PciAddress, dict[Offer, list[UsableFunction]]] = {}
-    for each in sorted(usable, key=lambda each: each.parent.address.parts):
-        of_card = offers.setdefault(each.parent.address, {})
-        if (found := offer_once(each)) is not None:
+    own: dict[PciAddress, Offer | None] = {}
+    for each in usable:
+        own[each.function.address] = found = offer_once(each)
+        if found is not None:
+            of_card = offers.setdefault(each.parent.address, {})
             of_card.setdefault(found, []).append(each)
     matched: dict[PciAddress, dict[Offer, PciFunction]] = {at: {} for at in offers}
-    own = {each.function.address for each in usable if each.tags.stays}
     for other in candidates.matched if matched else ():
         parent, address = other.parent.address, other.function.address
-        # One that stays on its driver is another plugin's, unless a lease has bound it.
-        if other.tags.stays and address not in own:
-            continue
         if parent not in matched or address == parent:
             continue
-        if (found := offer_once(other)) is not None:
+        # One that stays on its driver is another plugin's, unless a lease has bound it.
+        if address not in own and other.tags.stays:
+            continue
+        found = own[address] if address in own else offer_once(other)
+        if found is not None:
             # Keep the first one: they are sorted.
             matched[parent].setdefault(found, other.function)
     recorded = candidates.provider_addresses
-    for card, of_card in offers.items():
-        yield from _devices(plugin_name, of_card, matched[card], recorded)
+    for card in sorted(offers):
+        yield from _devices(plugin_name, offers[card], matched[card], recorded)
 
 
 def _once(offer_of: OfferOf) -> OfferOf:
@@ -263,7 +265,7 @@ def _devices(
     recorded: frozenset[PciAddress],
 ) -> Iterator[Device]:
     for each in sorted(offers):
-        alike = sorted(offers[each], key=lambda usable: usable.function.address.parts)
+        alike = offers[each]
         origin = _origin(each, alike[0].parent, matched, recorded)
         yield Device(
             plugin=plugin_name,
@@ -271,7 +273,7 @@ def _devices(
             identity=origin.identity,
             resource_class=each.resource_class,
             traits=frozenset(each.traits),
-            handles=tuple(usable.handle() for usable in alike),
+            handles=tuple([usable.handle() for usable in alike]),
             numa_node=alike[0].function.numa_node,
             erasure=Erasure.NONE if each.keeps_data else Erasure.RESET,
         )

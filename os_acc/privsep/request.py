@@ -15,7 +15,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
 from os_acc import exception, privsep
@@ -30,6 +30,8 @@ DEADLINE_LIMIT_MS = 600_000
 _HIGHEST_SLOT = 10**9 - 1
 # As long as the name of a provider in Placement.
 _LONGEST_TEXT = 200
+# The channel carries most values of a request as they are.
+_AS_THEY_ARE = frozenset({str, int, bool})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _E = TypeVar("_E", bound=enum.StrEnum)
@@ -66,7 +68,8 @@ def that(check: Callable[[Any], bool]) -> Callable[[_T], _T]:
     """Return a check that leaves the value as it is."""
 
     def checked(value: _T) -> _T:
-        require(check(value))
+        if not check(value):
+            raise Malformed
         return value
 
     return checked
@@ -82,7 +85,8 @@ def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
     return (
         isinstance(value, tuple | list)
         and len(value) == 5
-        and all(is_number(number, 0xFFFF) for number in value)
+        and set(map(type, value)) == {int}
+        and 0 <= min(value) <= max(value) <= 0xFFFF
     )
 
 
@@ -103,7 +107,7 @@ def is_text(value: object) -> bool:
 
 def number(limit: int, least: int = 0) -> Callable[[int], int]:
     """Return the check of an integer, which is no bool."""
-    return that(lambda value: is_number(value, limit) and value >= least)
+    return that(lambda value: type(value) is int and least <= value <= limit)
 
 
 def of_kind(kind: type[_E]) -> Callable[[object], _E]:
@@ -139,7 +143,7 @@ def values(parts: object) -> Values:
 def _address(parts: object) -> PciAddress:
     # A subclass of int may format itself as any text, and becomes a path.
     numbers = _sequence(parts, 4)
-    require(all(type(part) is int for part in numbers))
+    require(set(map(type, numbers)) == {int})
     return PciAddress(*numbers)
 
 
@@ -253,13 +257,17 @@ class Request:
     def values(self) -> tuple[object, ...]:
         """Return the fields as plain values, which the channel carries."""
         fields = dataclasses.fields(self)
-        return tuple([_plain(getattr(self, each.name)) for each in fields])
+        return _sent([getattr(self, each.name) for each in fields])
 
 
 @functools.cache
 def _checks(request: type[Request]) -> Mapping[str, Callable[[Any], Any]]:
     hints = typing.get_type_hints(request, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+def _sent(values: Iterable[object]) -> tuple[object, ...]:
+    return tuple([e if type(e) in _AS_THEY_ARE else _plain(e) for e in values])
 
 
 def _plain(value: object) -> object:
@@ -273,7 +281,7 @@ def _plain(value: object) -> object:
         case enum.Enum():
             return value.value
         case tuple():
-            return tuple(map(_plain, value))
+            return _sent(value)
     return value
 
 

@@ -161,14 +161,13 @@ def _is_of_profile(key: object) -> bool:
     return key == KEY or (own is not None and profile_index(own.suffix) is not None)
 
 
-def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
+def properties(profile: DeviceProfile, prefix: str) -> dict[str, str]:
     """Return the properties for a flavor with the groups of a profile.
 
-    :param prefix: the prefix of the group suffixes; default: the profile's name.
-        The number of the group follows, so the prefix must not end in a digit.
+    :param prefix: the prefix of the group suffixes. The number of the group follows,
+        so the prefix must not end in a digit.
     :raises InvalidInput: the suffix is invalid.
     """
-    prefix = prefix or default_prefix(profile)
     if prefix[-1].isdigit():
         raise exception.InvalidInput(
             f"prefix {exception.show(prefix)} ends in a digit: the groups "
@@ -187,11 +186,6 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
             )
         found |= group.extra_specs(suffix, _NAMESPACE)
     return found
-
-
-def default_prefix(profile: DeviceProfile) -> str:
-    """Return the default prefix of a profile's group suffixes in a flavor."""
-    return f"_{profile.name}_"
 
 
 def lacks_policy(specs: Mapping[str, str]) -> bool:

@@ -83,12 +83,14 @@ class Flavors:
         if not properties.items() <= before.items():
             body = {"extra_specs": dict(properties)}
             self._ask("POST", path, about, _specs, deadline, json=body)
-        removed = tuple(_stale(before, properties, prefix))
+        ours = re.compile(rf"(?:resources|trait|os_acc){re.escape(prefix)}\d+:.+")
+        stale = filter(ours.fullmatch, before.keys() - properties.keys())
+        removed = tuple(sorted(stale))
         for key in removed:
             where = f"{path}/{urllib.parse.quote(key, safe='')}"
             # Another client may have removed it.
             with contextlib.suppress(exception.NotFound):
-                self._ask("DELETE", where, about, _nothing, deadline)
+                self._ask("DELETE", where, about, lambda _empty: None, deadline)
         kept = {key: value for key, value in before.items() if key not in removed}
         return FlavorUpdate(name, removed, {**kept, **properties})
 
@@ -182,16 +184,3 @@ def _page(answer: Response) -> list[tuple[str, str]]:
         (each["id"].text(), each["name"].text())
         for each in responses.document(answer)["flavors"]
     ]
-
-
-def _nothing(_answer: Response) -> None:
-    """Ignore the empty response to a DELETE."""
-
-
-def _stale(
-    before: Mapping[str, str], properties: Mapping[str, str], prefix: str
-) -> Iterator[str]:
-    ours = re.compile(rf"(?:resources|trait|os_acc){re.escape(prefix)}\d+:.+")
-    for key in sorted(before):
-        if ours.fullmatch(key) and key not in properties:
-            yield key

@@ -261,18 +261,14 @@ def _parsed(path: str, text: bytes, deadline: float) -> object:
         ) from error
 
 
-def _text(path: str) -> bytes:
+def _listed(path: str, deadline: float) -> list[Any]:
     try:
         with open(path, "rb", opener=lambda name, _: os.open(name, _FLAGS)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _unreadable(path, "it is not a regular file")
-            return file.read(_LARGEST + 1)
+            text = file.read(_LARGEST + 1)
     except OSError as error:
         raise _unreadable(path, error.strerror) from error
-
-
-def _listed(path: str, deadline: float) -> list[Any]:
-    text = _text(path)
     if len(text) > _LARGEST:
         raise exception.InvalidProfile(
             f"{path} has more than {_LARGEST} bytes", hint="split it into several files"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -72,7 +72,7 @@ class DeviceSelector:
         """
         _check_offered(wanted, providers)
         free = {
-            each.provider_uuid: list(_free(providers[each.provider_uuid], taken))
+            each.provider_uuid: _free(providers[each.provider_uuid], taken)
             for each in wanted
         }
         _check_enough(wanted, providers, free)
@@ -220,14 +220,12 @@ def _check_enough(
             )
 
 
-def _free(
-    provider: Provider, taken: frozenset[DeviceAddress]
-) -> Iterator[AttachHandle]:
-    return (
+def _free(provider: Provider, taken: frozenset[DeviceAddress]) -> list[AttachHandle]:
+    return [
         handle
         for handle in provider.device.handles
         if not handle.fault and taken.isdisjoint(handle.members)
-    )
+    ]
 
 
 def _fault(handle: AttachHandle) -> str:

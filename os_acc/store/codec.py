@@ -10,34 +10,30 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import typing
 from collections.abc import Callable
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
 from os_acc.objects.pci import PciAddress
 
-_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
+
+def encode(value: Any) -> str:
+    """Return a value as the text of canonical JSON."""
+    return json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
 
 
-def encode(value: Any) -> Any:
-    """Return a value as plain JSON."""
+def _plain(value: Any) -> Any:
+    """Return a value that is no JSON itself as such a value, or as an object."""
     match value:
         case PciAddress() | MdevSlot():
             return str(value)
         case enum.Enum():
             return value.value
-        case tuple():
-            return list(map(encode, value))
-        case str() | int() | float() | None:
-            # Also of a subclass: a caller's strings come here as they are.
-            return value
     kind: Any = type(value)
-    return {
-        name: part if type(part := getattr(value, name)) in _PLAIN else encode(part)
-        for name in _names(kind)
-    }
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @functools.cache

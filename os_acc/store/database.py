@@ -59,7 +59,7 @@ class Database:
         self._busy_timeout = busy_timeout
         self._locks = Locks(self._directory)
         # Identity of the store; a change means that leases may have been lost.
-        self._identity: str | None = None
+        self.identity: str | None = None
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -94,7 +94,9 @@ class Database:
             store. Otherwise the directory or file cannot be used.
         :raises StoreDamaged: the store was damaged, and has been replaced.
         """
-        with self._alone(deadlines.for_record(deadline, self._busy_timeout)) as lost:
+        until = deadlines.for_record(deadline, self._busy_timeout)
+        with contextlib.ExitStack() as held:
+            lost = self._lock(held, until)
             image = self.read()
             if image is None:
                 image = self._create(lost=lost)
@@ -109,26 +111,24 @@ class Database:
             except schema.Damaged as error:
                 raise self._replace(image, str(error)) from error
 
-    @contextlib.contextmanager
-    def _alone(self, deadline: float) -> Iterator[bool]:
-        """Hold the lock; yield whether it was used before, so that a store existed."""
+    def _lock(self, held: contextlib.ExitStack, deadline: float) -> bool:
+        """Enter the lock; return whether it existed, and so did a store."""
         lock = os.path.join(self._directory, "locks", _LOCK)
-        with contextlib.ExitStack() as stack:
-            try:
-                if not (existed := os.path.exists(lock)):
-                    os.makedirs(self._directory, mode=0o750, exist_ok=True)
-                stack.enter_context(self._locks.hold((_LOCK,), deadline))
-            except OSError as error:
-                raise errors.from_os_error(error, self._directory) from error
-            except exception.LockTimeout as error:
-                raise exception.StateUnavailable(
-                    f"another process is using {self.path}",
-                    reason=exception.StateReason.BUSY,
-                ) from error
-            yield existed
+        try:
+            if not (existed := os.path.exists(lock)):
+                os.makedirs(self._directory, mode=0o750, exist_ok=True)
+            held.enter_context(self._locks.hold((_LOCK,), deadline))
+        except OSError as error:
+            raise errors.from_os_error(error, self._directory) from error
+        except exception.LockTimeout as error:
+            raise exception.StateUnavailable(
+                f"another process is using {self.path}",
+                reason=exception.StateReason.BUSY,
+            ) from error
+        return existed
 
     def _identify(self, store: str) -> None:
-        previous, self._identity = self._identity, store
+        previous, self.identity = self.identity, store
         if previous not in (None, store):
             raise StoreDamaged(
                 f"{self.path} has been replaced by another process",
@@ -155,7 +155,7 @@ class Database:
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
         self._write(rebuilt.image)
-        self._identity = None
+        self.identity = None
         replaced = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
             f" {rebuilt.recovered} leases were recovered,"

@@ -62,7 +62,11 @@ def record(
 
     :param now: microseconds since 1970, UTC.
     """
-    texts = map(_storable, (consumer, address, state, detail))
+    # Names of processes and files may carry bytes that are not UTF-8.
+    texts = [
+        each.encode("utf-8", "replace").decode("utf-8")
+        for each in (consumer, address, state, detail)
+    ]
     (number,) = connection.execute(
         "SELECT coalesce(max(id), 0) + 1 FROM events"
     ).fetchone()
@@ -84,8 +88,3 @@ def _when(at: int) -> datetime.datetime:
         return _EPOCH + datetime.timedelta(microseconds=at)
     except OverflowError:
         return _EPOCH
-
-
-def _storable(text: str) -> str:
-    # Names of processes and files may carry bytes that are not UTF-8.
-    return text.encode("utf-8", "replace").decode("utf-8")

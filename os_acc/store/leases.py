@@ -26,7 +26,7 @@ from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.provider_names import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
-from os_acc.store import journal, records, regions, schema, snapshot
+from os_acc.store import journal, records, regions, snapshot
 from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
 from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
@@ -126,7 +126,7 @@ class Store:
         :raises StoreReplaced: the store is no longer the one seen.
         """
         with self._transaction() as connection:
-            _check_identity(connection, seen)
+            self._check_identity(seen)
             now = self._now()
             dated = [
                 dataclasses.replace(each, created_at=each.created_at or now)
@@ -392,7 +392,7 @@ class Store:
     ) -> None:
         """Record functions and slots that the helper claims for leases missing here."""
         with self._transaction() as connection:
-            _check_identity(connection, seen)
+            self._check_identity(seen)
             records.replace_helper_claims(connection, claimed)
 
     def damaged_claims(self) -> tuple[DeviceAddress, ...]:
@@ -433,6 +433,12 @@ class Store:
                 LOG.info("The record of lease %s can be read again.", lease.uuid)
             for lease in self._load(connection):
                 records.restore_claims(connection, lease)
+
+    def _check_identity(self, seen: str) -> None:
+        """Check that this is the store that the caller has read; '' accepts any."""
+        # Each transaction compares it with the file.
+        if seen not in ("", self._database.identity):
+            raise StoreReplaced("the store was replaced after it had been read")
 
     def _load(self, connection: sqlite3.Connection, *where: str) -> tuple[Lease, ...]:
         """Return the intact leases that match; set the damaged records aside."""
@@ -490,9 +496,3 @@ class Store:
 
     def _now(self) -> int:
         return self._clock() // 1000
-
-
-def _check_identity(connection: sqlite3.Connection, seen: str) -> None:
-    """Check that this is the store that the caller has read; '' accepts any."""
-    if seen not in ("", schema.read_meta(connection).store):
-        raise StoreReplaced("the store was replaced after it had been read")

@@ -109,7 +109,7 @@ class Locks:
             )
 
     def _paths(self, names: Iterable[str]) -> list[str]:
-        wanted = sorted({_checked(name) for name in names})
+        wanted = sorted({*map(_checked, names)})
         try:
             if not os.path.isdir(self._directory):
                 os.makedirs(self._directory, mode=0o750, exist_ok=True)
@@ -136,33 +136,9 @@ class _Process:
     """Locks held and awaited by this process, excluding its parent's."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._queues: dict[str, _Queue] = {}
+        self.guard = threading.Lock()
+        self.queues: dict[str, _Queue] = {}
         self.files: set[int] = set()
-
-    @contextlib.contextmanager
-    def turn(self, path: str, deadline: float) -> Iterator[bool]:
-        """Queue among the threads of this process; yield whether the turn came."""
-        with self._guard:
-            queue = self._queues.setdefault(path, _Queue())
-            queue.users += 1
-        patience = min(_left(deadline), threading.TIMEOUT_MAX)
-        mine = False
-        try:
-            mine = queue.lock.acquire(timeout=patience)
-            yield mine
-        finally:
-            if mine:
-                queue.lock.release()
-            with self._guard:
-                queue.users -= 1
-                if not queue.users:
-                    del self._queues[path]
-
-    def open(self, path: str) -> int:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.files.add(fd)
-        return fd
 
     def close(self, fd: int) -> None:
         """Release the lock of a file."""
@@ -189,9 +165,15 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 @contextlib.contextmanager
 def _attempt(path: str, deadline: float) -> Iterator[bool]:
-    process = _process
-    with process.turn(path, deadline) as mine:
-        fd = _acquire(process, path, deadline) if mine else None
+    """Queue among the threads of this process, then hold the lock of a file."""
+    process, is_mine = _process, False
+    with process.guard:
+        queue = process.queues.setdefault(path, _Queue())
+        queue.users += 1
+    patience = min(_left(deadline), threading.TIMEOUT_MAX)
+    try:
+        is_mine = queue.lock.acquire(timeout=patience)
+        fd = _acquire(process, path, deadline) if is_mine else None
         try:
             yield fd is not None
         finally:
@@ -202,6 +184,13 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                 process.close(fd)
+    finally:
+        if is_mine:
+            queue.lock.release()
+        with process.guard:
+            queue.users -= 1
+            if not queue.users:
+                del process.queues[path]
 
 
 def _acquire(process: _Process, path: str, deadline: float) -> int | None:
@@ -210,7 +199,8 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
     while True:
         with contextlib.ExitStack() as opened:
             try:
-                fd = process.open(path)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+                process.files.add(fd)
                 opened.callback(process.close, fd)
                 if _lock(fd, path):
                     if _is_named(fd, path):

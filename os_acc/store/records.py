@@ -249,10 +249,10 @@ def encode(lease: Lease, previous: str = "") -> str:
     :param previous: the payload to replace; fields that a newer os_acc added
         are kept.
     """
-    fields = codec.encode(lease)
-    if previous:
-        fields = _with_unknown(fields, json.loads(previous))
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    text = codec.encode(lease)
+    if not previous:
+        return text
+    return codec.encode(_with_unknown(json.loads(text), json.loads(previous)))
 
 
 def _with_unknown(new: Any, old: Any) -> Any:
@@ -264,7 +264,7 @@ def _with_unknown(new: Any, old: Any) -> Any:
         case dict(), dict() if new.get("address") == old.get("address"):
             return old | {
                 name: _with_unknown(each, old.get(name))
-                if isinstance(each, dict | list)
+                if isinstance(each, dict | list) and each != old.get(name)
                 else each
                 for name, each in new.items()
             }
@@ -380,5 +380,4 @@ def delete_requests(connection: sqlite3.Connection, uuids: Iterable[str]) -> Non
 
 def _encode_request(request: AcceleratorRequest) -> str:
     binding = request.binding and dataclasses.replace(request.binding, image_id="")
-    fields = codec.encode(dataclasses.replace(request, binding=binding, lease=None))
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return codec.encode(dataclasses.replace(request, binding=binding, lease=None))

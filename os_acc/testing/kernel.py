@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Self, Unpack
 
-from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
@@ -192,7 +191,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         with self._tree.transaction() as tree:
             if mdevs.exists(tree, name):
                 return mdevs.migration(tree, name)
-            is_plain = drivers.bound(tree, name) == VFIO_PCI
+            is_plain = drivers.bound(tree, name) == drivers.VFIO
             return (0, 0) if is_plain else functions.spec(tree, name).migration
 
     # -- faults --------------------------------------------------------------

@@ -209,8 +209,11 @@ class HostUnderTest(abc.ABC):
 
     def node(self, address: str) -> str:
         """Return the path of that node."""
-        if node := vfio.cdev(self.root, address):
-            return self.root + node
+        node = vfio.cdev(self.root, address)
+        return self.root + node if node else self.group_node(address)
+
+    def group_node(self, address: str) -> str:
+        """Return the path of the node of a function's group."""
         group = os.path.basename(os.readlink(self._path(address, "iommu_group")))
         return os.path.join(self.root, "dev/vfio", group)
 

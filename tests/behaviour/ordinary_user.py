@@ -17,7 +17,7 @@ import select
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,7 +28,8 @@ from .processes import AnotherProcess
 from .real_host import SUDO, RealHost
 from .root_side import RootSide
 
-Job = Callable[[RealHost], None]
+#: It may return figures by their names.
+Job = Callable[[RealHost], Mapping[str, int] | None]
 _PATIENCE = 600.0
 _TIME_TO_END = 60.0
 _PR_SET_DUMPABLE = 4
@@ -76,8 +77,8 @@ class OrdinaryProcess:
         """Return the process id."""
         return self._pid
 
-    def run(self, job: Job) -> None:
-        """Run one job, and meanwhile its requests to root.
+    def run(self, job: Job) -> Mapping[str, int]:
+        """Run one job, and meanwhile its requests to root; return its figures.
 
         :raises ScenarioFailed: the job failed.
         """
@@ -91,7 +92,7 @@ class OrdinaryProcess:
             if kind == "failed":
                 raise ScenarioFailed(f"\n{rest[0]}")
             if kind == "passed":
-                return
+                return rest[0] or {}
             self._pipe.send(self._do(*rest))
 
     def close(self) -> None:
@@ -149,10 +150,10 @@ def _serve(
             job = jobs[pipe.recv()]
             try:
                 with host() as under_test:
-                    job(under_test)
+                    figures = job(under_test)
             except BaseException:  # noqa: BLE001 - the parent raises it
                 pipe.send(("failed", traceback.format_exc()))
             else:
-                pipe.send(("passed",))
+                pipe.send(("passed", figures))
     library.end()
     os._exit(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,8 @@ class Root(Protocol):
     def hold_as_defined(self, entries: list[AcceleratorEntry]) -> tuple[str, ...]: ...
     def write_in_guest(self, address: str) -> None: ...
     def hold_movable(self, name: str) -> None: ...
+    def hold_by_libvirt(self, entries: list[AcceleratorEntry]) -> None: ...
+    def migrate_by_libvirt(self, pairs: Mapping[str, str]) -> None: ...
     def move_to(self, name: str) -> Move: ...
     def save(self, name: str) -> tuple[int, bytes]: ...
     def media(self, *images: str) -> tuple[tuple[bool, str], ...]: ...
@@ -123,7 +126,9 @@ class RealHost(HostUnderTest):
         self.root_side.let_go()
 
     def hand_over(self, address: str) -> None:
-        self.root_side.hand_over(self.node(address))
+        # A guest may open the one, and the probe of os_acc the other.
+        for node in {self.node(address), self.group_node(address)}:
+            self.root_side.hand_over(node)
 
     def pull_out(self) -> None:
         self.root_side.pull_out()

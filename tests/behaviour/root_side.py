@@ -8,6 +8,7 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from os_acc.objects.api import AcceleratorEntry
@@ -17,6 +18,7 @@ from tests.functional.kernel import (
     kernel_clients,
     kernel_modules,
     lane,
+    libvirt_hosts,
     moving_guest,
     nvme_media,
     samples,
@@ -149,6 +151,25 @@ class RootSide:
             moved = source.move_to(target, moving_guest.socket_of(self._qemu))
         assert target.registers() == moving_guest.REGISTERS
         return moved
+
+    def hold_by_libvirt(self, entries: list[AcceleratorEntry]) -> None:
+        """Let libvirt start a guest that can move, with the device of its definition.
+
+        It writes registers of the device, as in :meth:`hold_movable`.
+        """
+        definition = guest_definition.define(entries)
+        self._guest = guest = libvirt_hosts.LibvirtGuest(self._qemu, definition)
+        guest.write_registers()
+
+    def migrate_by_libvirt(self, pairs: Mapping[str, str]) -> None:
+        """Move that guest to other mediated devices.
+
+        :raises AssertionError: libvirt did not move it, or the registers differ.
+        """
+        guest = self._guest
+        assert isinstance(guest, libvirt_hosts.LibvirtGuest)
+        guest.migrate(pairs)
+        assert guest.registers() == moving_guest.REGISTERS
 
     def save(self, name: str) -> tuple[int, bytes]:
         """Return the predicted size of a device's state, and the state.

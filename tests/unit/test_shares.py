@@ -148,7 +148,7 @@ def test_consecutive_shares_run_every_test_on_every_kernel(
 
 def test_a_share_boots_one_kernel_and_a_full_run_all():
     assert [len(kernels.of(Share(number))) for number in range(4)] == [1, 1, 1, 1]
-    assert list(kernels.of(Share())) == ["installed", "backports"]
+    assert list(kernels.of(Share())) == ["installed", "iommufd", "backports"]
 
 
 # -- the number of a commit --------------------------------------------------------

@@ -49,19 +49,12 @@ class Finding:
     check: str = ""
 
 
-def ok(what: str) -> Finding:
-    """Return a finding without problems."""
-    return Finding(Severity.OK, what)
-
-
-def warning(what: str, hint: str) -> Finding:
-    """Return a finding that os_acc works only in part, or not as intended."""
-    return Finding(Severity.WARNING, what, hint)
-
-
-def failed(what: str, hint: str) -> Finding:
-    """Return a finding that os_acc does not work."""
-    return Finding(Severity.FAILED, what, hint)
+#: A finding without problems: ``ok(what)``.
+ok = functools.partial(Finding, Severity.OK)
+#: A finding that os_acc works only in part: ``warning(what, hint)``.
+warning = functools.partial(Finding, Severity.WARNING)
+#: A finding that os_acc does not work: ``failed(what, hint)``.
+failed = functools.partial(Finding, Severity.FAILED)
 
 
 def sections(

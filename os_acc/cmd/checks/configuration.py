@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -53,10 +54,8 @@ def configuration(context: CheckContext) -> Iterator[Finding]:
 
 def option_names(context: CheckContext) -> Iterator[Finding]:
     """Check that each name in the sections of os_acc is the name of an option."""
-    found = list(unknown_names(context.written, context.config))
-    yield from found
-    if not found:
-        yield ok("each option in the sections of os_acc is known")
+    fine = ok("each option in the sections of os_acc is known")
+    yield from list(unknown_names(context.written, context.config)) or [fine]
 
 
 def device_spec(context: CheckContext) -> Iterator[Finding]:
@@ -67,24 +66,19 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
             "set [os_acc] device_spec",
         )
         return
+    entries = context.named.entries
+    texts = map(
+        json.dumps, itertools.chain(*map(objects_of, context.settings.device_spec))
+    )
     idle = [
-        place
-        for place, entry in enumerate(context.named.entries, 1)
+        warning(
+            f"entry {place} of {len(entries)} matches no device of this host: {text}",
+            _without_device(entry, context),
+        )
+        for place, (entry, text) in enumerate(zip(entries, texts, strict=True), 1)
         if not _names_any(entry, context)
     ]
-    texts = [
-        json.dumps(each)
-        for value in context.settings.device_spec
-        for each in objects_of(value)
-    ]
-    for place in idle:
-        yield warning(
-            f"entry {place} of {len(texts)} matches no device of this host: "
-            f"{texts[place - 1]}",
-            _without_device(context.named.entries[place - 1], context),
-        )
-    if not idle:
-        yield ok(f"each of the {len(context.named.entries)} entries matches a device")
+    yield from idle or [ok(f"each of the {len(entries)} entries matches a device")]
 
 
 def placement(context: CheckContext) -> Iterator[Finding]:
@@ -133,15 +127,14 @@ def networks(context: CheckContext) -> Iterator[Finding]:
     """Check that the NUMA nodes of physical networks and tunnels exist."""
     affinity = network_options.NetworkAffinity.load(context.config)
     host = affinity.on(numa.read_topology(context.root))
-    idle = network_options.idle_sections(context.config)
-    for section in idle:
-        yield warning(
+    networks = "; ".join(filter(None, map(_networks_of, host.cells)))
+    yield from [
+        warning(
             f"section [{section}] exists, but its network is not in [neutron] physnets",
             "add the network to [neutron] physnets, or remove the section",
         )
-    if not idle:
-        networks = "; ".join(filter(None, map(_networks_of, host.cells)))
-        yield ok(networks or "no network is tied to a NUMA node")
+        for section in network_options.idle_sections(context.config)
+    ] or [ok(networks or "no network is tied to a NUMA node")]
 
 
 def _networks_of(cell: NUMACell) -> str:

@@ -52,18 +52,15 @@ def signers(context: CheckContext) -> Iterator[Finding]:
 
     directory = BitstreamSettings.load(context.config).certificates
     found = signature.survey(directory)
-    worthless = [each for each in found if each.why_not]
-    for each in worthless[:_SHOWN]:
-        yield warning(
-            f"{directory}/{each.name}: {each.why_not}",
-            "renew or remove the certificate",
-        )
+    worthless = [(name, why) for name, why in found.items() if why]
+    for name, why in worthless[:_SHOWN]:
+        yield warning(f"{directory}/{name}: {why}", "renew or remove the certificate")
     if len(worthless) > _SHOWN:
         yield warning(
             f"{len(worthless) - _SHOWN} more certificates are unusable",
             f"see {directory}",
         )
-    trusted = sum(each.is_signer and not each.why_not for each in found)
+    trusted = sum(signature.is_signer(name) and not found[name] for name in found)
     if trusted:
         yield ok(f"certificates in {directory} that may sign images: {trusted}")
     else:
@@ -96,9 +93,9 @@ def files(context: CheckContext) -> Iterator[Finding]:
         yield ok(_NO_CACHE)
         return
     found = context.images.cache.survey()
-    if found.abandoned:
+    if found.temporaries:
         yield warning(
-            "abandoned downloads: " + exception.some(sorted(found.abandoned), _SHOWN),
+            "abandoned downloads: " + exception.some(sorted(found.temporaries), _SHOWN),
             "run 'os-acc bitstream prune', or wait for the next "
             "download, which removes them",
         )
@@ -108,7 +105,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
             + exception.some(sorted(found.strangers), _SHOWN),
             "remove them: os_acc neither removes them nor counts their size",
         )
-    if not found.abandoned and not found.strangers:
+    if not found.temporaries and not found.strangers:
         yield ok(f"images: {len(found.entries)}; no other files")
 
 

@@ -14,7 +14,7 @@ from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import quarantine
 from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import LeaseState
 
 # POSIX record locks do not work there, or not across hosts and crashes.
 _REMOTE = frozenset(
@@ -95,9 +95,11 @@ def records(context: CheckContext) -> Iterator[Finding]:
             f" the service; otherwise: os-acc device release {address}",
         )
     for lease in found.leases:
+        # The epoch of a lease is the time of its last change, in µs.
+        is_idle = time.time() - lease.epoch / 1e6 > _IDLE_SECONDS
         if lease.state is LeaseState.QUARANTINED:
             yield warning(quarantine(lease), f"os-acc device release {lease.address}")
-        elif lease.state is LeaseState.ERASING and _is_idle(lease):
+        elif lease.state is LeaseState.ERASING and is_idle:
             yield warning(
                 f"{lease.address} is {lease.erased:.0%} erased, and its erasure does "
                 "not continue",
@@ -116,11 +118,6 @@ def records(context: CheckContext) -> Iterator[Finding]:
     yield ok(f"readable leases: {len(found.leases)}")
 
 
-def _is_idle(lease: Lease) -> bool:
-    """Return whether the lease has not changed lately; its epoch is that time in µs."""
-    return time.time() - lease.epoch / 1e6 > _IDLE_SECONDS
-
-
 def _kind(root: str, path: str) -> str | None:
     """Return the type of a path's file system.
 
@@ -132,13 +129,10 @@ def _kind(root: str, path: str) -> str | None:
         match line.split(" "):
             case [_source, where, found, *_]:
                 place = where.encode().decode("unicode_escape")
-                if _is_within(path, place) and len(place) >= len(best):
+                is_within = f"{path}/".startswith(place.rstrip("/") + "/")
+                if is_within and len(place) >= len(best):
                     best, kind = place, found
     return kind
-
-
-def _is_within(path: str, place: str) -> bool:
-    return path == place or path.startswith(place.rstrip("/") + "/")
 
 
 def _below(path: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ DEADLINE = 120.0
 class InnerGuest:
     """A running guest with host devices, started as libvirt starts one.
 
-    QEMU runs as an ordinary user that owns the group nodes and may lock memory. The
+    QEMU runs as an ordinary user that owns the nodes and may lock memory. The
     devices are attached when the constructor returns.
 
     :param names: addresses of functions, and UUIDs of mediated devices.
@@ -39,7 +39,7 @@ class InnerGuest:
     ) -> None:
         self._names = tuple(names)
         self._disk = _file_of(user, disk) if disk else None
-        self._nodes = {sysfs.vfio_node(name) for name in names}
+        self._nodes = frozenset[Path]().union(*map(sysfs.vfio_nodes, names))
         for node in self._nodes:
             os.chown(node, user.uid, user.gid)
         ours, theirs = socket.socketpair()
@@ -102,13 +102,16 @@ class InnerGuest:
         return text
 
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
+        iommufd, by_node = ["-object", "iommufd,id=iommufd0"], ",iommufd=iommufd0"
+        if not sysfs.IOMMU.exists():
+            iommufd, by_node = [], ""
         devices = [
             option
             for index, name in enumerate(self._names)
             for option in (
                 "-device",
                 f"vfio-pci,id=host{index},sysfsdev={sysfs.directory(name)}"
-                f"{self.device_options}",
+                f"{by_node}{self.device_options}",
             )
         ]
         qemu = [
@@ -116,7 +119,7 @@ class InnerGuest:
             *("-display", "none", "-nodefaults", "-no-user-config"),
             *("-chardev", f"socket,id=qmp,fd={monitor}"),
             *("-mon", "chardev=qmp,mode=control"),
-            *(*devices, *self.options),
+            *(*iommufd, *devices, *self.options),
         ]
         if self._disk is not None:
             drive = f"if=none,id=boot,format=raw,file={self._disk}"

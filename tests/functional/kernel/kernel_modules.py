@@ -43,8 +43,9 @@ _MORE_PATIENCE = "#define RST_POLL_TIMEOUT 5000000 "
 
 
 def module(name: str, release: str) -> Path:
-    """Return the file of a module for the kernel of this release."""
-    return BUILD / release / f"{name}.ko"
+    """Return the file of a module for the kernel of this release, which runs."""
+    hidden = Path("/lib/modules", release, "updates", f"{name}.ko")
+    return hidden if hidden.exists() else BUILD / release / f"{name}.ko"
 
 
 def build(kernel: Kernel) -> None:

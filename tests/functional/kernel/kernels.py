@@ -3,16 +3,17 @@
 """The kernels of the lane, each with the QEMU that boots it.
 
 ``installed`` is the newest kernel of ``/boot`` with the QEMU of ``PATH``. ``backports``
-is the newer pair of :mod:`.backports`, unpacked below ``build``. A full run boots
-both; a share boots one, the next share the other.
+is the newer pair of :mod:`.backports`, unpacked below ``build``, and ``iommufd`` the
+same pair with the modules of :mod:`.iommufd`. A full run boots all; a share boots one,
+the next share the next one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class Unavailable(Exception):
     """A kernel, or a part that it needs, is not available."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel, and the emulator that boots it.
 
@@ -35,6 +36,7 @@ class Kernel:
     :ivar root: the folder that contains ``lib/modules/<release>`` and ``usr/src``.
     :ivar emulator: the program that starts QEMU.
     :ivar has_nic: whether that QEMU emulates a network card with VFs (since 8.0).
+    :ivar has_iommufd: whether guests get devices through iommufd, not by their groups.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Kernel:
     emulator: Path
     root: Path = Path("/")
     has_nic: bool = False
+    has_iommufd: bool = False
 
     @property
     def release(self) -> str:
@@ -92,8 +95,20 @@ def newer() -> Kernel:
     return Kernel("backports", image, root / backports.EMULATOR, root, has_nic=True)
 
 
+def with_iommufd() -> Kernel:
+    """Return the kernel of the backports, to boot with the modules of :mod:`.iommufd`.
+
+    :raises Unavailable: a package could not be downloaded or unpacked.
+    """
+    return dataclasses.replace(newer(), name="iommufd", has_iommufd=True)
+
+
 #: How each kernel is found, by its name on the command line.
-KERNELS: dict[str, Callable[[], Kernel]] = {"installed": installed, "backports": newer}
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "installed": installed,
+    "iommufd": with_iommufd,
+    "backports": newer,
+}
 
 
 def of(share: Share) -> Sequence[str]:

@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tests.shares import Share
 
-from . import kernel_modules, kernels
+from . import iommufd, kernel_modules, kernels
 from .kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
@@ -226,18 +226,17 @@ class Job:
 
 def tests_job(kernel: Kernel, pytest_args: Sequence[str]) -> Job:
     """Return the job that runs the tests of this folder."""
-    inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
-    script = (*inside, str(kernel.root), str(kernel.emulator.parent))
-    script = (*script, f"--of-kernel={kernel.name}", *pytest_args)
-    devices = f"{qemu_options(RESULTS)} {nvme_options(RESULTS)}"
-    if kernel.has_nic:
-        devices = f"{devices} {nic_options()}"
+    modules = iommufd.ROOT if kernel.has_iommufd else kernel.root
+    inside = (str(HERE / "inside.py"), str(RESULTS), FILES_TAG, str(modules))
+    options = (str(kernel.emulator.parent), f"--of-kernel={kernel.name}", *pytest_args)
+    script = (sys.executable, *inside, *options)
+    nic = nic_options() if kernel.has_nic else ""
+    devices = f"{qemu_options(RESULTS)} {nvme_options(RESULTS)} {nic}"
     # Without relaxed iomem, a driver would take the registers from the process that
     # simulates the FPGA; without the blacklist, it would be the display's driver.
     arguments = "intel_iommu=on iomem=relaxed modprobe.blacklist=bochs"
-    log = "pytest.log"
     disks = ("disk.img", *(f"{name}.img" for name in NVME_DISKS))
-    return Job("kernel lane", RESULTS, disks, devices, script, log, arguments)
+    return Job("kernel lane", RESULTS, disks, devices, script, "pytest.log", arguments)
 
 
 def machine_command(kernel: Kernel, job: Job) -> list[str]:
@@ -446,13 +445,14 @@ def end_when_told() -> None:
 def run(kernel: Kernel, pytest_args: Sequence[str]) -> int:
     """Boot a kernel, run the tests, report; return the exit status."""
     kernel_modules.build(kernel)
+    iommufd.build(kernel)
     with nova():
         attempt = boot(kernel, tests_job(kernel, pytest_args))
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
         print(console_tail(RESULTS))
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
-    print(f"kernel lane: {counts(kernel)}", flush=True)
+    print(f"kernel lane: {counts(kernel)} ({kernel.name})", flush=True)
     return attempt.status
 
 
@@ -468,8 +468,8 @@ def main(arguments: Sequence[str]) -> int:
             status = NO_RESULT
         if last < 0:
             keep(name)
+    # The figures are those of all tests on the newest kernel, as Debian builds it.
     if not pytest_args and names[-1] == [*kernels.KERNELS][-1] and status == 0:
-        # The figures are those of all tests on the newest kernel.
         FIGURES.parent.mkdir(exist_ok=True)
         shutil.copyfile(RESULTS / "figures.json", FIGURES)
     return status

@@ -41,6 +41,8 @@ class MovingGuest(InnerGuest):
     mtty reports no dirty pages: without this option, QEMU refuses to move.
     """
 
+    #: QEMU's id of the device.
+    device = "host0"
     device_options = ",enable-migration=on,x-device-dirty-page-tracking=off"
 
     def write_registers(self) -> None:
@@ -83,7 +85,7 @@ class MovingGuest(InnerGuest):
     def _port(self) -> int:
         for bus in self._qmp.execute("query-pci"):
             for device in bus["devices"]:
-                if device["qdev_id"] == "host0":
+                if device["qdev_id"] == self.device:
                     (region,) = (each for each in device["regions"] if each["bar"] == 0)
                     return int(region["address"])
         return 0

@@ -10,6 +10,8 @@ from pathlib import Path
 BUS = Path("/sys/bus/pci")
 DEVICES = BUS / "devices"
 MDEVS = Path("/sys/bus/mdev/devices")
+#: Of iommufd; only one of the machines has it.
+IOMMU = Path("/dev/iommu")
 
 
 def store(path: Path, text: str) -> None:
@@ -77,6 +79,14 @@ def numa_node(bdf: str) -> int:
 def vfio_node(name: str) -> Path:
     """Return the character device of the group, as for :func:`iommu_group`."""
     return Path("/dev/vfio") / str(iommu_group(name))
+
+
+def vfio_nodes(name: str) -> frozenset[Path]:
+    """Return the nodes that a guest opens: with iommufd, that of the device itself."""
+    if not IOMMU.exists():
+        return frozenset({vfio_node(name)})
+    (cdev,) = (directory(name) / "vfio-dev").iterdir()
+    return frozenset({IOMMU, Path("/dev/vfio/devices", cdev.name)})
 
 
 def virtual_functions(pf: str) -> tuple[str, ...]:

@@ -59,9 +59,10 @@ def test_inner_guest_holds_the_vfs_of_an_ordinary_user(
     guest = inner_guest(*idle_vfs[:2])
     assert guest.attached() == set(idle_vfs[:2])
     assert guest.info_pci().count("1b36:0010") == 2
-    node = sysfs.vfio_node(idle_vfs[0])
-    assert node.stat().st_uid == vm_user.uid
+    nodes = sysfs.vfio_nodes(idle_vfs[0])
+    assert {each.stat().st_uid for each in nodes} == {vm_user.uid}
     assert os.stat(f"/proc/{guest.process.pid}").st_uid == vm_user.uid
+    node = sysfs.vfio_node(idle_vfs[0])
     with pytest.raises(OSError, match="busy") as held:
         os.open(node, os.O_RDWR)
     assert held.value.errno == errno.EBUSY
@@ -74,7 +75,7 @@ def test_guest_gets_no_function_whose_sibling_the_host_drives(
 ) -> None:
     edu, nvme = the_machine.card
     sysfs.rebind(edu, "vfio-pci")
-    with pytest.raises(QmpError, match="is not viable"):
+    with pytest.raises(QmpError, match=r"is not viable|Operation not permitted"):
         inner_guest(edu)
     assert sysfs.driver(nvme) == "nvme"
     sysfs.rebind(edu, None)

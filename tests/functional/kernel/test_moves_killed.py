@@ -42,7 +42,7 @@ from .vfio_device import VfioDevice
 pytestmark = [pytest.mark.kernel("backports"), pytest.mark.share(1)]
 
 MOVES = 1_000
-#: Odd: every other share boots this kernel.
+#: No multiple of three: every third share boots this kernel.
 DIVISOR = 61
 PORTS = {"mdev_parent": MTTY, "mdev_types": "mtty-1"}
 #: The ports of mtty.

@@ -11,7 +11,7 @@ import pytest
 from tests.functional.manual.extensions import extension
 from tools import check_layout
 
-NARROW = "<table><tr><td style='width: 40px; {style}'>{text}</td></tr></table>"
+NARROW = "<table><tr><td style='width: 60px; {style}'>{text}</td></tr></table>"
 TORN = "overflow-wrap: anywhere; display: block"
 #: A page, and the beginnings of its faults.
 PAGES = {

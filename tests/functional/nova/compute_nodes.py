@@ -200,14 +200,21 @@ class ComputeNode:
         return found
 
 
+@contextlib.contextmanager
+def simulated(directory: Path, spec: HostSpec) -> Iterator[TestHost]:
+    """Yield the simulated kernel of the nodes."""
+    # A child of a process with greenlets, as a helper in here forks, has none.
+    is_separate = native_threads.is_needed()
+    with TestHost(directory, spec, separate_helper=is_separate) as bench:
+        # Nova's tests register options of the command line.
+        CONF.clear()
+        yield bench
+
+
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, ComputeNode]]:
     """Yield two nodes, each with four GPUs."""
     slots = [gpu.rpartition(":")[0] for gpus in GPUS.values() for gpu in gpus]
     spec = HostSpec(tuple(each for slot in slots for each in hosts.gpu(slot, 0)))
-    # A child of a process with greenlets, as a helper in here forks, has none.
-    is_separate = native_threads.is_needed()
-    with TestHost(tmp_path, spec, separate_helper=is_separate) as bench:
-        # Nova's tests register options of the command line.
-        CONF.clear()
+    with simulated(tmp_path, spec) as bench:
         yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}

@@ -28,7 +28,9 @@ from nova.policies import base as base_policies
 from nova.policies import servers as server_policies
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
+from nova.virt.libvirt import driver
 from oslo_privsep import daemon
+from oslo_utils.versionutils import convert_version_to_int as version
 
 from os_acc.nova import loading, settings
 from os_acc.nova.initialization import DeferredNode
@@ -40,6 +42,18 @@ _CHANNEL = daemon.RootwrapClientChannel
 #: Returns the handle of os_acc for the name of a compute node, and the seconds between
 #: two attempts to initialize it.
 Nodes = Callable[[str, float], DeferredNode]
+
+
+def _oldest(kind: str) -> dict[str, int]:
+    """Return the oldest versions with which Nova migrates its own devices."""
+    return {
+        f"{each.lower()}_version": version(vars(driver)[f"MIN_{kind}_{each}_VERSION"])
+        for each in ("LIBVIRT", "QEMU")
+    }
+
+
+#: Arguments of ``start_compute``; the defaults are too old for a live migration.
+MOVES_MDEVS, MOVES_FUNCTIONS = _oldest("MDEV_LIVEMIG"), _oldest("VFIO_PCI_VARIANT")
 
 
 def served_by(nodes: Nodes) -> fixtures.MonkeyPatch:
@@ -110,6 +124,14 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def is_running(self, host: str, server: dict[str, Any]) -> bool:
         """Return whether libvirt runs the guest of a server, be it paused."""
         return any(guest.UUIDString() == server["id"] for guest in self._running(host))
+
+    @contextlib.contextmanager
+    def outdated(self, host: str, program: str, release: str) -> Iterator[None]:
+        """Let a host have an old libvirt or QEMU, in a block."""
+        connection = self.driver(host)._host.get_connection()
+        name = {"libvirt": "getLibVersion", "QEMU": "getVersion"}[program]
+        with mock.patch.object(connection, name, return_value=version(release)):
+            yield
 
     def devices_in_use(self, host: str) -> set[str]:
         """Return the PCI addresses in the definitions of the guests that run."""
@@ -228,6 +250,11 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
             if guest.UUIDString() == server["id"]:
                 guest.destroy()
                 guest.undefine()
+
+    def begin_live_migration(self, server: dict[str, Any]) -> None:
+        """Request the migration of a running server, to a host of Nova's choice."""
+        body = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
+        self.api.post_server_action(server["id"], body)
 
     def fail_to_move(self, server: dict[str, Any]) -> None:
         """Migrate a running server; the check on its host fails."""

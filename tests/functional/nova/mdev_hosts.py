@@ -21,15 +21,16 @@ from lxml import etree
 from nova.tests.fixtures import libvirt
 
 from os_acc.host import mdev
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing import HostSpec, hosts
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
-from tests.functional.nova import libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.compute_nodes import ComputeNode
 
 PARENTS: Mapping[str, str] = {"compute1": "0000:17:00.0", "compute2": "0000:27:00.0"}
 TYPE = "nvidia-558"
 UNITS = 4
 _CLASS = "CUSTOM_ACCELERATOR_MDEV"
+_MOVES = (7, 60)
 
 
 class MdevNode(ComputeNode):
@@ -113,24 +114,30 @@ class MdevCloud:
 
 
 @pytest.fixture
-def mdev_nodes(tmp_path: Path) -> Iterator[dict[str, MdevNode]]:
-    """Yield two nodes, each with one GPU."""
-    with nodes_with_gpus(tmp_path, (0, 0)) as found:
+def mdev_nodes(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[dict[str, MdevNode]]:
+    """Yield two nodes, each with one GPU; a parameter replaces its answer."""
+    answer = getattr(request, "param", _MOVES)
+    with nodes_with_gpus(tmp_path, (0, 0), answer) as found:
         yield found
 
 
 @contextlib.contextmanager
 def nodes_with_gpus(
-    directory: Path, cells: tuple[int, int]
+    directory: Path, cells: tuple[int, int], answer: tuple[int, int] = _MOVES
 ) -> Iterator[dict[str, MdevNode]]:
-    """Yield two nodes, each with one GPU in this NUMA cell."""
+    """Yield two nodes, each with one GPU in this NUMA cell.
+
+    :param answer: see :attr:`MdevTypeSpec.migration`.
+    """
     functions = []
     for gpu, cell in zip(PARENTS.values(), cells, strict=True):
         display, audio = hosts.gpu(gpu.rpartition(":")[0], cell)
-        kind = MdevTypeSpec(TYPE, migration=(7, 60))
+        kind = MdevTypeSpec(TYPE, migration=answer)
         parent = MdevParentSpec(gpu, UNITS, (kind,))
         functions += [dataclasses.replace(display, mdevs=parent), audio]
-    with TestHost(directory, HostSpec(tuple(functions))) as bench:
+    with compute_nodes.simulated(directory, HostSpec(tuple(functions))) as bench:
         yield {name: MdevNode(name, bench, (gpu,)) for name, gpu in PARENTS.items()}
 
 

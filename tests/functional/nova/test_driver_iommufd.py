@@ -23,9 +23,10 @@ from os_acc import exception
 from os_acc.nova import conversion
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes, libvirt_servers
-from tests.functional.nova.cloud import FIRST, ONE, TWO, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, Cloud
 
 nodes = compute_nodes.nodes
+specs, number = clouds.specs, clouds.number
 NEW = versionutils.convert_version_to_int((12, 1, 0))
 OLD = versionutils.convert_version_to_int((12, 0, 9))
 THROUGH_IOMMUFD = '<driver iommufd="yes"/>'
@@ -81,11 +82,9 @@ def start(cloud: Cloud, *, iommufd: bool, version: int = NEW) -> None:
         cloud.nova.start_compute(FIRST, libvirt_version=version)
 
 
-@pytest.mark.parametrize("specs", [ONE, TWO], ids=["one group", "two groups"])
 def test_a_guest_gets_each_function_through_iommufd(
-    cloud: Cloud, definitions: list[str], specs: dict[str, str]
+    cloud: Cloud, definitions: list[str], specs: dict[str, str], number: int
 ) -> None:
-    number = 1 if specs is ONE else 2
     start(cloud, iommufd=True)
     server = cloud.nova.create(specs)
     cloud.check_attached(server, number)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from os_acc.objects.migration import TRAIT
-from os_acc.testing import TestHost
 from tests.functional.host.attach.test_variant_drivers import MLX5, NIC, SPEC
-from tests.functional.nova import libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = "compute1", "compute2"
@@ -68,7 +67,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
         for address in PFS.values()
     )
     spec = dataclasses.replace(SPEC, functions=cards)
-    with TestHost(tmp_path, spec) as bench:
+    with compute_nodes.simulated(tmp_path, spec) as bench:
         nodes = {name: NicNode(name, bench, (pf,)) for name, pf in PFS.items()}
         services = libvirt_servers.LibvirtServers(
             lambda name, interval: nodes[name].deferred(interval)
@@ -76,7 +75,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
         with nova_cases.running(services) as nova:
             nova.flags(reconcile_age=0.0, group="os_acc_driver")
             for host in PFS:
-                nova.start_compute(host)
+                nova.start_compute(host, **libvirt_servers.MOVES_FUNCTIONS)
             yield NicCloud(nova, nodes)
 
 
@@ -92,6 +91,22 @@ def test_a_guest_moves_with_its_functions(
     pair.nova.reboot(server)
     pair.check_attached(server, SECOND)
     pair.nova.delete(server)
+    pair.check_free(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("host", "program", "release"),
+    [(FIRST, "QEMU", "8.2.1"), (SECOND, "libvirt", "9.9.9")],
+)
+def test_an_old_host_refuses_it(
+    pair: NicCloud, host: str, program: str, release: str
+) -> None:
+    server = pair.nova.create(ONE, host=FIRST)
+    with pair.nova.outdated(host, program, release):
+        pair.nova.fail_to_move(server)
+    text = f"host {host} needs libvirt 10.0.0 and QEMU 8.2.2 or newer"
+    assert text in pair.nova.stdlog.logger.output
+    pair.check_attached(server, FIRST)
     pair.check_free(SECOND)
 
 

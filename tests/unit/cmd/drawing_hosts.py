@@ -81,7 +81,7 @@ def state(
     found = place if isinstance(place, PciFunction) else None
     own = found.address if found else place
     assert isinstance(own, PciAddress)
-    return DeviceState(own, is_in, found, None, given, (own,), reason)
+    return DeviceState(own, is_in, found, None, given, (own,), own, reason)
 
 
 def cells(*sockets: int | None) -> NUMATopology:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.cmd.bitstream import progress_bar
+from os_acc.cmd.bitstream import BitstreamFetch
+from os_acc.cmd.main import OsAcc
 from os_acc.objects.bitstream import Image
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
@@ -149,13 +150,19 @@ class Terminal(io.StringIO):
         return True
 
 
+def reported(stream: io.StringIO, *reports: tuple[int, int | None]) -> str:
+    """Return what a download of the image prints."""
+    command = BitstreamFetch(OsAcc(stdout=io.StringIO(), stderr=stream), None)
+    for done, size in reports:
+        command.report("loopback", done, size)
+    command.end_progress()
+    return stream.getvalue()
+
+
 def test_a_bar_fills_on_a_terminal() -> None:
-    stream = Terminal()
-    with progress_bar(stream, "loopback") as report:
-        assert report is not None
-        for done in (0, MIB, MIB + 1, 3 * MIB, 4 * MIB):
-            report(done, 4 * MIB)
-    lines = stream.getvalue().split("\r")[1:]
+    done = (0, MIB, MIB + 1, 3 * MIB, 4 * MIB)
+    text = reported(Terminal(), *((each, 4 * MIB) for each in done))
+    lines = text.split("\r\033[K")[1:]
     assert [line.partition("] ")[2].strip() for line in lines] == [
         "0 % of 4.0 MiB",
         "25 % of 4.0 MiB",
@@ -163,25 +170,17 @@ def test_a_bar_fills_on_a_terminal() -> None:
         "100 % of 4.0 MiB",
     ]
     assert [line.count("#") for line in lines] == [0, 7, 22, 30]
-    assert stream.getvalue().endswith("\n")
+    assert text.endswith("\n")
 
 
 def test_a_size_that_nobody_knows_is_no_bar() -> None:
-    stream = Terminal()
-    with progress_bar(stream, "loopback") as report:
-        assert report is not None
-        report(5 * MIB, None)
-    assert stream.getvalue() == "\rloopback 5 MiB\n"
+    assert reported(Terminal(), (5 * MIB, None)) == "\r\033[Kloopback 5 MiB\n"
 
 
 def test_where_nothing_is_fetched_nothing_is_shown() -> None:
-    stream = Terminal()
-    with progress_bar(stream, "loopback"):
-        pass
-    assert stream.getvalue() == ""
+    assert reported(Terminal()) == ""
 
 
 def test_a_file_gets_no_bar(console: Console, images: Images) -> None:
-    with progress_bar(io.StringIO(), "loopback") as report:
-        assert report is None
+    assert reported(io.StringIO(), (MIB, None)) == ""
     assert console.run("bitstream", "fetch", id_of(1)).err == ""

@@ -59,7 +59,7 @@ def labels_of(some: Line) -> list[str]:
 
 def printed(drawing: Line, width: int = 200, encoding: str = "utf-8") -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
-    render.write_text(drawing, (), out, width, colours=False)
+    render.write_text(drawing, scene([]), out, width, colours=False)
     out.seek(0)
     return out.read().split("\n")[:-1]
 
@@ -128,7 +128,7 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
     host: HostSnapshot, long: bool
 ) -> None:
     drawing = tree.draw(host, long=long)
-    picture = render.picture(drawing, ())
+    picture = render.picture(drawing, scene([]))
     # The lines of the tree are between the parts of a folded text.
     lines = dict.fromkeys(map(ord, " │├└─"))
     said = words_of(picture).translate(lines)
@@ -144,9 +144,9 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
 
 @given(scenes())
 def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
-    found = list(topology.rows(host))
-    more = topology.MORE if host.guest else ()
-    assert {len(row) for row in found} <= {len(topology.COLUMNS) + len(more)}
+    columns, rows = topology.rows(host)
+    found = list(rows)
+    assert {len(row) for row in found} <= {len(columns)}
     names = Counter(row[1] for row in found if row[0] not in ("socket", "cell"))
     assert names == Counter(map(str, {*host.functions, *host.states}))
     known = {row[1] for row in found} | {None}
@@ -300,7 +300,7 @@ def test_names_that_are_no_text_do_no_harm() -> None:
     drawing = tree.draw(scene([gpu], [state(gpu, DeviceStatus.LEASED, given=given)]))
     shown = '<b>&"\ufffd[31m\ufffd\ufffd'
     assert shown in "\n".join(printed(drawing))
-    assert shown in words_of(render.picture(drawing, ()))
+    assert shown in words_of(render.picture(drawing, scene([])))
 
 
 def contrast(one: str, other: str) -> float:
@@ -319,7 +319,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> None:
-    root = ElementTree.fromstring(render.picture(tree.draw(scene([])), ()))
+    root = ElementTree.fromstring(render.picture(tree.draw(scene([])), scene([])))
     style = root.findtext(f"{SVG}style") or ""
     for half in style.split("@media"):
         colours = dict(
@@ -334,30 +334,29 @@ def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> No
 # -- free devices by policy ------------------------------------------------
 
 FOUR = cells(0, 0, 1, 1)
-ONE_EACH = {"GPU": (0, 1, 2, None)}
+ONE_EACH = (0, 1, 2, None)
 
 
 def test_each_cell_says_how_many_each_policy_would_allow() -> None:
-    host = scene([], topology=FOUR, free=ONE_EACH)
-    (supply,) = tree.supplies(host)
+    host = scene([], topology=FOUR)
     # By policy: required, socket, legacy, preferred.
-    assert supply.rows == (
+    assert list(tree.supplies(host, ONE_EACH)) == [
         ("0-1", "1", "2", "2", "4"),
         ("2", "1", "1", "2", "4"),
         ("3", "0", "1", "1", "4"),
-    )
+    ]
 
 
 def test_what_is_not_free_counts_for_nobody() -> None:
+    out = io.StringIO()
     host = scene([], free={"GPU": ()})
-    (supply,) = tree.supplies(host)
-    assert (supply.free, supply.rows) == (0, ())
+    render.write_text(Line("host"), host, out, 80, colours=False)
+    assert out.getvalue().splitlines()[-2:] == ["", "GPU, free: 0"]
 
 
 def test_where_no_cells_are_known_every_policy_allows_all() -> None:
-    host = scene([], topology=cells(), free=ONE_EACH)
-    (supply,) = tree.supplies(host)
-    assert supply.rows == (("any", *("4",) * 4),)
+    host = scene([], topology=cells())
+    assert list(tree.supplies(host, ONE_EACH)) == [("any", *("4",) * 4)]
 
 
 @pytest.mark.parametrize(
@@ -376,6 +375,5 @@ def test_for_a_guest_each_device_says_how_near_it_is(
 
 
 def test_a_guest_in_several_cells_is_one_row() -> None:
-    host = scene([], topology=FOUR, free=ONE_EACH, guest=(0, 2))
-    (supply,) = tree.supplies(host)
-    assert supply.rows == (("0+2", "2", "3", "3", "4"),)
+    host = scene([], topology=FOUR, guest=(0, 2))
+    assert list(tree.supplies(host, ONE_EACH)) == [("0+2", "2", "3", "3", "4")]

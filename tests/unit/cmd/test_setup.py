@@ -127,7 +127,7 @@ def test_a_value_of_several_lines_stays_one_option(console: Console) -> None:
 def test_a_user_that_does_not_exist_is_named(console: Console) -> None:
     ran = console.run("setup", "--write", "--user", "nobody-here")
     assert ran.status == 1
-    assert "there is no user nobody-here" in ran.err
+    assert "the user nobody-here does not exist" in ran.err
     assert not os.path.exists(console.bench.state_path)
 
 

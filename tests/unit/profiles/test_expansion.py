@@ -87,7 +87,7 @@ def test_one_group_alone_needs_no_policy():
 
 @pytest.mark.parametrize("policy", [{}, {"group_policy": "Isolate"}])
 def test_a_flavor_that_has_the_groups_itself_lacks_a_policy_that_is_valid(policy):
-    properties = expansion.properties(PROFILE)
+    properties = expansion.properties(PROFILE, f"_{PROFILE.name}_")
     assert expansion.lacks_policy(properties | policy)
     assert not expansion.lacks_policy(properties | {"group_policy": "isolate"})
 
@@ -153,7 +153,7 @@ def test_what_names_no_profile_is_all_of_its_own(specs):
 
 
 def test_a_flavor_that_has_the_groups_itself_asks_for_the_same():
-    properties = expansion.properties(PROFILE)
+    properties = expansion.properties(PROFILE, f"_{PROFILE.name}_")
     assert properties["resources_fpga-dp1_0:CUSTOM_ACCELERATOR_FPGA"] == "1"
     assert properties["os_acc_fpga-dp1_0:bitstream_id"] == BITSTREAM
     request = extra_specs.parse({**properties, "group_policy": "none"})

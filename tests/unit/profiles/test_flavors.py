@@ -16,8 +16,8 @@ from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, GPU, profile
 
-PROPERTIES = expansion.properties(validation.read(profile()))
 PREFIX = "_fpga-dp1_"
+PROPERTIES = expansion.properties(validation.read(profile()), PREFIX)
 PLACE = "/compute/v2.1/flavors/7/os-extra_specs"
 
 

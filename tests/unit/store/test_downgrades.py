@@ -91,13 +91,16 @@ def test_a_newer_field_of_each_function_survives_with_the_function(
     newer, state_path: str, store: Store, make_lease
 ) -> None:
     lease = make_lease(1, functions=2)
-    prior = [codec.encode(each) | {"resets": "bus"} for each in lease.prior]
+    prior = [json.loads(codec.encode(each)) | {"resets": "bus"} for each in lease.prior]
     newer({"prior": prior})
     first, second = lease.prior
     elsewhere = dataclasses.replace(second, address=PciAddress(0, 0x3B, 9, 0))
     (recorded,) = store.leases()
     store.replace([dataclasses.replace(recorded, prior=(first, elsewhere))])
-    assert payload_in(state_path)["prior"] == [prior[0], codec.encode(elsewhere)]
+    assert payload_in(state_path)["prior"] == [
+        prior[0],
+        json.loads(codec.encode(elsewhere)),
+    ]
 
 
 #: Values that this os_acc does not know, in each field whose values may become more.

@@ -149,8 +149,8 @@ def test_locks_of_consumers_leave_no_files_behind(locks, tmp_path):
 
 def test_threads_leave_no_queues_behind(locks):
     with locks.hold([INSTANCE, CARD], patiently()):
-        assert len(locks_module._process._queues) == 2
-    assert not locks_module._process._queues
+        assert len(locks_module._process.queues) == 2
+    assert not locks_module._process.queues
     assert not locks_module._process.files
 
 
