@@ -289,7 +289,7 @@ _TESTING: Final = (
     "the simulated NVMe controller, groups, links and file systems that hold a disk"
 )
 _TESTS: Final = (
-    "a half proves crossings of rooms on simulated hosts, two kernels and services;"
+    "a half proves crossings of rooms on simulated hosts, three kernels and services;"
     " cuts of the rest lost proofs, which reviews found and restored"
 )
 _ENTERED: Final = (

@@ -70,14 +70,11 @@ class CacheContents:
     :ivar entries: the images, the least recently used first.
     :ivar temporaries: the paths of downloads, running or abandoned.
     :ivar strangers: the paths of other files, which are never changed.
-    :ivar room: bytes that images can have in total, limited by the cache's size and
-        the free disk space; only of a survey.
     """
 
     entries: tuple[CachedImage, ...]
     temporaries: tuple[str, ...]
     strangers: tuple[str, ...] = ()
-    room: int = 0
 
     @property
     def taken(self) -> int:
@@ -163,11 +160,19 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._storage_errors():
-            found, room = _scan(self.directory), self._size
-            with contextlib.suppress(FileNotFoundError):
-                room = max(0, min(room, found.taken + _free(self.directory)))
+            found = _scan(self.directory)
             abandoned = tuple(p for p in found.temporaries if not _is_used(p))
-            return dataclasses.replace(found, temporaries=abandoned, room=room)
+            return dataclasses.replace(found, temporaries=abandoned)
+
+    def capacity(self, taken: int) -> int:
+        """Return the bytes that images can have in total, by the limit and the disk.
+
+        :param taken: bytes of all images.
+        :raises StateUnavailable: the cache cannot be read.
+        """
+        with self._storage_errors(), contextlib.suppress(FileNotFoundError):
+            return max(0, min(self._size, taken + _free(self.directory)))
+        return self._size
 
     def is_used(self, entry: CachedImage) -> bool:
         """Return whether an image is in use.

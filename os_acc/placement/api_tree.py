@@ -61,7 +61,6 @@ class PlacementTree(ActualState):
     """
 
     shows_owners = True
-    makes_names = True
 
     def __init__(self, conf: cfg.ConfigOpts, node_name: str, client: Client) -> None:
         self._conf, self._node_name, self.client = conf, node_name, client

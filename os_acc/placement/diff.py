@@ -117,8 +117,6 @@ class ActualState:
     :ivar can_move: whether the parent of a provider can be changed.
     :ivar shows_owners: whether a class that is not ours is passed on. Nova adds
         those of its ``provider.yaml`` later, and fails if they are there.
-    :ivar makes_names: whether a missing name has to be created. Nova creates those of
-        its tree.
     """
 
     root: ListedProvider
@@ -126,7 +124,6 @@ class ActualState:
     contents: dict[str, ProviderContents]
     can_move = False
     shows_owners = False
-    makes_names = False
 
     def existing(self, names: frozenset[PlacementName]) -> frozenset[PlacementName]:
         """Return the names that exist in Placement."""
@@ -267,8 +264,6 @@ class _Planning:
 
     def _makes(self, present: Iterable[str]) -> Iterator[Step]:
         """Yield the creation of missing custom names; refuse missing standard names."""
-        if not self._tree.makes_names:
-            return
         new = frozenset[PlacementName]().union(
             *(self._goal.names[uuid] - self._have(uuid).names for uuid in present)
         )

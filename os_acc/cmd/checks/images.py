@@ -138,7 +138,9 @@ def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
 
 
 def _fill(context: CheckContext, *, is_there: bool) -> Finding:
-    found = context.images.cache.survey()
+    cache = context.images.cache
+    found = cache.survey()
+    room = cache.capacity(found.taken)
     largest = ImagePolicy.load(context.config).max_size
     limit = BitstreamSettings.load(context.config).cache_size
     usage = f"images take {found.taken} of {limit} bytes"
@@ -148,9 +150,9 @@ def _fill(context: CheckContext, *, is_there: bool) -> Finding:
             "wait for the next download, which evicts some, or run "
             f"'os-acc bitstream prune --size {limit}'",
         )
-    if found.room < largest:
+    if room < largest:
         return warning(
-            f"{usage}, with room for {found.room} in total: an image of "
+            f"{usage}, with room for {room} in total: an image of "
             f"max_image_size, {largest}, does not fit",
             "free space on its file system, or change cache_size or "
             "max_image_size in [os_acc_bitstreams]",

@@ -125,9 +125,9 @@ def test_a_value_of_several_lines_stays_one_option(console: Console) -> None:
 
 
 def test_a_user_that_does_not_exist_is_named(console: Console) -> None:
-    ran = console.run("setup", "--write", "--user", "nobody-here")
+    ran = console.run("setup", "--write", "--user", "absent")
     assert ran.status == 1
-    assert "the user nobody-here does not exist" in ran.err
+    assert "the user absent does not exist" in ran.err
     assert not os.path.exists(console.bench.state_path)
 
 
