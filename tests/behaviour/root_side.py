@@ -44,7 +44,7 @@ class RootSide:
         self._machine = machine
         self._qemu = qemu
         self._hotplug: Hotplug | None = None
-        self._guest: InnerGuest | None = None
+        self._guest: InnerGuest | libvirt_hosts.LibvirtGuest | None = None
         self._journal = contextlib.ExitStack()
 
     @property
@@ -136,7 +136,7 @@ class RootSide:
         It writes registers of the device.
         """
         self._guest = guest = moving_guest.MovingGuest(self._qemu, (name,))
-        guest.write_registers()
+        guest.port.write_registers()
 
     def move_to(self, name: str) -> moving_guest.Move:
         """Move that guest to another mediated device, and end its source.
@@ -149,7 +149,7 @@ class RootSide:
         with contextlib.closing(source):
             self._guest = target
             moved = source.move_to(target, moving_guest.socket_of(self._qemu))
-        assert target.registers() == moving_guest.REGISTERS
+        assert target.port.registers() == moving_guest.REGISTERS
         return moved
 
     def hold_by_libvirt(self, entries: list[AcceleratorEntry]) -> None:
@@ -159,7 +159,7 @@ class RootSide:
         """
         definition = guest_definition.define(entries)
         self._guest = guest = libvirt_hosts.LibvirtGuest(self._qemu, definition)
-        guest.write_registers()
+        guest.port.write_registers()
 
     def migrate_by_libvirt(self, pairs: Mapping[str, str]) -> None:
         """Move that guest to other mediated devices.
@@ -169,7 +169,7 @@ class RootSide:
         guest = self._guest
         assert isinstance(guest, libvirt_hosts.LibvirtGuest)
         guest.migrate(pairs)
-        assert guest.registers() == moving_guest.REGISTERS
+        assert guest.port.registers() == moving_guest.REGISTERS
 
     def save(self, name: str) -> tuple[int, bytes]:
         """Return the predicted size of a device's state, and the state.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import sysfs
 from .accounts import OrdinaryUser
-from .qmp import Qmp, QmpError
+from .qmp import Qmp, QmpError, human
 
 #: Seconds that QEMU may take to end.
 DEADLINE = 120.0
@@ -71,10 +71,11 @@ class InnerGuest:
         )
 
     def byte(self, address: int) -> int:
-        return int(self._monitor(f"xp /1bx {address:#x}").rpartition(":")[2], 16)
+        text = human(self._qmp, f"xp /1bx {address:#x}")
+        return int(text.rpartition(":")[2], 16)
 
     def info_pci(self) -> str:
-        return self._monitor("info pci")
+        return human(self._qmp, "info pci")
 
     def end(self) -> None:
         """Shut the guest down and return the nodes to root, as libvirt does."""
@@ -94,12 +95,6 @@ class InnerGuest:
         self._qmp.close()
         if self._disk is not None:
             self._disk.unlink(missing_ok=True)
-
-    def _monitor(self, command: str) -> str:
-        """Run a command of QEMU's monitor for humans."""
-        arguments = {"command-line": command}
-        text: str = self._qmp.execute("human-monitor-command", **arguments)
-        return text
 
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
         iommufd, by_node = ["-object", "iommufd,id=iommufd0"], ",iommufd=iommufd0"

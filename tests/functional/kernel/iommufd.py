@@ -10,14 +10,12 @@ has to be built with the same VFIO.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from .kernel_modules import BUILD, SAMPLES
-from .kernels import Kernel, Unavailable
+from .kernel_modules import BUILD, SAMPLES, identity, make, run, unpack
+from .kernels import Kernel
 
 #: The folder that contains ``lib/modules/<release>``.
 ROOT = BUILD / "iommufd"
@@ -63,22 +61,15 @@ def build(kernel: Kernel) -> None:
     """
     if not kernel.has_iommufd:
         return
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    made_of = f"{recipe} {kernel.release}\n"
-    stamp = ROOT / "stamp"
+    stamp, made_of = ROOT / "stamp", identity(kernel, Path(__file__))
     if stamp.exists() and stamp.read_text() == made_of:
         return
     shutil.rmtree(ROOT, ignore_errors=True)
-    tree = ROOT / "source"
-    tree.mkdir(parents=True)
+    ROOT.mkdir(parents=True)
     print("kernel lane: building iommufd and VFIO", flush=True)
-    name = kernel.source.name.removesuffix(".tar.xz")
-    paths = [f"{name}/{each}" for each in _SOURCES]
-    unpack = ["tar", "--extract", "--strip-components=1", f"--directory={tree}"]
-    _run([*unpack, f"--file={kernel.source}", "--use-compress-program=xz -T0", *paths])
+    tree = unpack(kernel, ROOT, _SOURCES)
     _adapt(tree)
-    make = ["make", "-j2", "-C", str(kernel.headers), f"M={tree / 'drivers'}"]
-    _run([*make, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"])
+    make(kernel, ROOT, tree / "drivers")
     modules = ROOT / "lib" / "modules" / kernel.release
     debians = kernel.root / "lib" / "modules" / kernel.release
     shutil.copytree(debians, modules, symlinks=True, copy_function=_copy)
@@ -86,7 +77,7 @@ def build(kernel: Kernel) -> None:
     (modules / "updates").mkdir()
     for each in tree.rglob("*.ko"):
         shutil.copy(each, modules / "updates")
-    _run(["/sbin/depmod", "-b", str(ROOT), kernel.release])
+    run(ROOT, "/sbin/depmod", "-b", str(ROOT), kernel.release)
     stamp.write_text(made_of)
 
 
@@ -104,10 +95,3 @@ def _adapt(tree: Path) -> None:
 def _copy(source: str, target: str) -> None:
     """Copy a table, which depmod overwrites; link a module, which takes no space."""
     (os.link if ".ko" in source else shutil.copy2)(source, target)
-
-
-def _run(command: list[str]) -> None:
-    path = ROOT / "build.log"
-    with open(path, "ab") as log:
-        if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
-            raise Unavailable(f"{command[0]} failed; see {path}")

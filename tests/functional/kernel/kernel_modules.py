@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from .kernels import Kernel, Unavailable
@@ -61,23 +62,20 @@ def build(kernel: Kernel) -> None:
         if not needed.exists():
             raise Unavailable(f"no {needed}; install {package}")
     target = BUILD / kernel.release
-    stamp = target / "stamp"
-    made_of = _identity(kernel.image, symbols, kernel.source, Path(__file__))
+    stamp, made_of = target / "stamp", identity(kernel, Path(__file__))
     if stamp.exists() and stamp.read_text() == made_of:
         return
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     print(f"kernel lane: building modules for Linux {kernel.release}", flush=True)
-    source = target / kernel.source.name.removesuffix(".tar.xz")
+    source = unpack(kernel, target, ("drivers/fpga", "samples/vfio-mdev"))
     tree, sample = source / "drivers" / "fpga", source / "samples" / "vfio-mdev"
-    with open(target / "build.log", "wb") as log:
-        for command in _commands(kernel, tree, sample):
-            if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
-                raise Unavailable(f"{command[0]} failed; see {log.name}")
-            if command[0] == "tar":
-                _be_patient(tree / "dfl-afu-main.c")
-                objects = " ".join(f"{name}.o" for name in SAMPLES)
-                (sample / "Makefile").write_text(f"obj-m := {objects}\n")
+    _be_patient(tree / "dfl-afu-main.c")
+    objects = " ".join(f"{name}.o" for name in SAMPLES)
+    (sample / "Makefile").write_text(f"obj-m := {objects}\n")
+    switches = [f"CONFIG_{switch}=m" for switch in MODULES.values()]
+    make(kernel, target, tree, *switches)
+    make(kernel, target, sample)
     for name in MODULES:
         shutil.copy(tree / f"{name}.ko", target)
     for name in SAMPLES:
@@ -85,22 +83,49 @@ def build(kernel: Kernel) -> None:
     stamp.write_text(made_of)
 
 
-def _commands(kernel: Kernel, tree: Path, sample: Path) -> list[list[str]]:
-    target = BUILD / kernel.release
-    switches = [f"CONFIG_{switch}=m" for switch in MODULES.values()]
-    unpack = ["tar", "--extract", f"--directory={target}", f"--file={kernel.source}"]
-    make = ["make", "-j2", "-C", str(kernel.headers)]
+def unpack(kernel: Kernel, target: Path, paths: Iterable[str]) -> Path:
+    """Unpack parts of the kernel's source below a folder; return the source's root.
+
+    :raises Unavailable: it cannot be unpacked.
+    """
+    name = kernel.source.name.removesuffix(".tar.xz")
+    # Most of the time is spent here, and xz alone would use one core.
+    command = ["tar", "--extract", "--use-compress-program=xz -T0"]
+    command += [f"--directory={target}", f"--file={kernel.source}"]
+    run(target, *command, *(f"{name}/{each}" for each in paths))
+    return target / name
+
+
+def make(kernel: Kernel, target: Path, tree: Path, *switches: str) -> None:
+    """Compile the modules of a tree.
+
+    :raises Unavailable: they do not compile.
+    """
     # Type information needs the kernel's uncompressed image, which no package has.
     plain = ["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
-    return [
-        # Most of the time is spent here, and xz alone would use one core.
-        [
-            *(*unpack, "--use-compress-program=xz -T0"),
-            *(str(each.relative_to(target)) for each in (tree, sample)),
-        ],
-        [*make, f"M={tree}", *switches, *plain],
-        [*make, f"M={sample}", *plain],
-    ]
+    headers = ["-C", str(kernel.headers), f"M={tree}"]
+    run(target, "make", "-j2", *headers, *switches, *plain)
+
+
+def run(target: Path, *command: str) -> None:
+    """Run a command, whose output goes to the log of a folder.
+
+    :raises Unavailable: it failed.
+    """
+    path = target / "build.log"
+    with open(path, "ab") as log:
+        if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
+            raise Unavailable(f"{command[0]} failed; see {path}")
+
+
+def identity(kernel: Kernel, recipe: Path) -> str:
+    """Return what the modules are made of: a kernel, its source, and a recipe."""
+    contents = hashlib.sha256()
+    for path in (kernel.image, kernel.headers / "Module.symvers", recipe):
+        contents.update(path.read_bytes())
+    # The file is too large to be read each time.
+    package = kernel.source.stat()
+    return f"{contents.hexdigest()} {package.st_size} {package.st_mtime_ns}\n"
 
 
 def _be_patient(path: Path) -> None:
@@ -108,12 +133,3 @@ def _be_patient(path: Path) -> None:
     if text.count(_PATIENCE) != 1:
         raise Unavailable(f"{path} has not one line {_PATIENCE}")
     path.write_text(text.replace(_PATIENCE, _MORE_PATIENCE))
-
-
-def _identity(kernel: Path, symbols: Path, source: Path, recipe: Path) -> str:
-    contents = hashlib.sha256()
-    for path in (kernel, symbols, recipe):
-        contents.update(path.read_bytes())
-    # The file is too large to be read each time.
-    package = source.stat()
-    return f"{contents.hexdigest()} {package.st_size} {package.st_mtime_ns}\n"

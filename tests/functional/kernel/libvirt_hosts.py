@@ -8,6 +8,7 @@ its own: libvirt refuses to migrate to the host with its own UUID.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,15 +22,17 @@ from typing import Any
 
 from . import sysfs
 from .accounts import OrdinaryUser
-from .moving_guest import MovingGuest
+from .moving_guest import SerialPort
 
 #: Seconds in which libvirtd starts, or answers, in an emulation within another.
 _DEADLINE = 300.0
 _NAME, _EMULATOR = "guest", "qemu-system-x86_64"
+#: libvirt's alias, which is QEMU's id.
+_DEVICE = "hostdev0"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 #: mtty tracks no dirty pages: otherwise QEMU refuses to move it, as by default.
 _OVERRIDE = f"""
-<qemu:override xmlns:qemu="{_QEMU}"><qemu:device alias="hostdev0"><qemu:frontend>
+<qemu:override xmlns:qemu="{_QEMU}"><qemu:device alias="{_DEVICE}"><qemu:frontend>
 <qemu:property name="enable-migration" type="string" value="on"/>
 </qemu:frontend></qemu:device></qemu:override>
 """
@@ -99,18 +102,24 @@ class LibvirtHost:
         shutil.rmtree(self.place)
 
 
-class LibvirtGuest(MovingGuest):
+class LibvirtGuest:
     """A guest of libvirt with a mediated device, and the hosts between which it moves.
 
     :param definition: by Nova; its ``<hostdev>`` is taken.
+    :ivar port: its device.
     """
-
-    device = "hostdev0"
 
     def __init__(self, user: OrdinaryUser, definition: str) -> None:
         self._user = user
-        self._hosts = [LibvirtHost(user, name) for name in ("source", "target")]
-        self._qmp = _Monitor(self._hosts[0])
+        with contextlib.ExitStack() as hosts:
+            self._hosts = [
+                hosts.enter_context(contextlib.closing(LibvirtHost(user, name)))
+                for name in ("source", "target")
+            ]
+            self._start(definition)
+            self._closing = hosts.pop_all()
+
+    def _start(self, definition: str) -> None:
         found = ElementTree.fromstring(definition).findall("devices/hostdev")
         self._own(each.find("source/address").attrib["uuid"] for each in found)
         for each in found:
@@ -121,6 +130,7 @@ class LibvirtGuest(MovingGuest):
         guest.find("devices").extend(found)
         guest.append(ElementTree.fromstring(_OVERRIDE))
         self._hosts[0].virsh("create", self._written(guest))
+        self.port = SerialPort(_LibvirtMonitor(self._hosts[0]), _DEVICE)
 
     def migrate(self, pairs: Mapping[str, str]) -> None:
         """Move the guest with virsh, which gets the definition for the target."""
@@ -135,11 +145,10 @@ class LibvirtGuest(MovingGuest):
         source.virsh("migrate", "--live", *route, _NAME, target.uri)
         assert source.virsh("list", "--all", "--name").split() == []
         assert target.virsh("domstate", _NAME).split() == ["running"]
-        self._qmp = _Monitor(target)
+        self.port = SerialPort(_LibvirtMonitor(target), _DEVICE)
 
     def close(self) -> None:
-        for each in self._hosts:
-            each.close()
+        self._closing.close()
 
     def _own(self, names: Iterable[str]) -> None:
         # This libvirt has no iommufd.
@@ -153,7 +162,7 @@ class LibvirtGuest(MovingGuest):
         return str(path)
 
 
-class _Monitor:
+class _LibvirtMonitor:
     """The monitor of a guest's QEMU, through libvirt."""
 
     def __init__(self, host: LibvirtHost) -> None:

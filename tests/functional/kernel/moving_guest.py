@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .accounts import OrdinaryUser
 from .guest import InnerGuest
+from .qmp import Monitor, human
 
 #: The registers that a guest writes, by offset: line control (without the divisor
 #: latch), modem control, scratch.
@@ -35,15 +36,15 @@ class Move(NamedTuple):
     transferred: int
 
 
-class MovingGuest(InnerGuest):
-    """A guest of one mediated device that QEMU may move.
+class SerialPort:
+    """The mediated device of mtty that a guest has.
 
-    mtty reports no dirty pages: without this option, QEMU refuses to move.
+    :param monitor: of the guest's QEMU.
+    :param device: QEMU's id of the device.
     """
 
-    #: QEMU's id of the device.
-    device = "host0"
-    device_options = ",enable-migration=on,x-device-dirty-page-tracking=off"
+    def __init__(self, monitor: Monitor, device: str) -> None:
+        self._monitor, self._device = monitor, device
 
     def write_registers(self) -> None:
         """Write :data:`REGISTERS`, once the firmware has enabled the device.
@@ -52,18 +53,41 @@ class MovingGuest(InnerGuest):
         """
         deadline = time.monotonic() + _DEADLINE
         while self.registers() != REGISTERS:
-            assert time.monotonic() < deadline, f"{self.registers()} at {self._port()}"
+            where = self._address()
+            assert time.monotonic() < deadline, f"{self.registers()} at {where}"
             time.sleep(0.5)
-            if (port := self._port()) > 0:
+            if where > 0:
                 for offset, value in REGISTERS.items():
-                    self._monitor(f"o /b {port + offset:#x} {value:#x}")
+                    human(self._monitor, f"o /b {where + offset:#x} {value:#x}")
 
     def registers(self) -> Mapping[int, int]:
         """Return the values of the registers; empty: BAR 0 has no address."""
-        if (port := self._port()) <= 0:
+        if (where := self._address()) <= 0:
             return {}
-        texts = {each: self._monitor(f"i /b {port + each:#x}") for each in REGISTERS}
+        texts = {e: human(self._monitor, f"i /b {where + e:#x}") for e in REGISTERS}
         return {each: int(text.rpartition("=")[2], 16) for each, text in texts.items()}
+
+    def _address(self) -> int:
+        for bus in self._monitor.execute("query-pci"):
+            for device in bus["devices"]:
+                if device["qdev_id"] == self._device:
+                    (region,) = (each for each in device["regions"] if each["bar"] == 0)
+                    return int(region["address"])
+        return 0
+
+
+class MovingGuest(InnerGuest):
+    """A guest of one mediated device that QEMU may move.
+
+    mtty reports no dirty pages: without this option, QEMU refuses to move.
+    """
+
+    device_options = ",enable-migration=on,x-device-dirty-page-tracking=off"
+
+    @property
+    def port(self) -> SerialPort:
+        """Return its device."""
+        return SerialPort(self._qmp, "host0")
 
     def move_to(self, target: ArrivingGuest, socket: str) -> Move:
         """Move this guest, and return once the target has resumed.
@@ -81,14 +105,6 @@ class MovingGuest(InnerGuest):
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
         return Move(_time(stopped), resumed, found["vfio"]["transferred"])
-
-    def _port(self) -> int:
-        for bus in self._qmp.execute("query-pci"):
-            for device in bus["devices"]:
-                if device["qdev_id"] == self.device:
-                    (region,) = (each for each in device["regions"] if each["bar"] == 0)
-                    return int(region["address"])
-        return 0
 
 
 class ArrivingGuest(MovingGuest):

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import select
-from typing import Any
+from typing import Any, Protocol
 
 #: The timeout of one answer or event in seconds, on a slow, emulated machine.
 DEADLINE = 120.0
@@ -19,6 +19,19 @@ DEADLINE = 120.0
 
 class QmpError(Exception):
     """QEMU has rejected a command or has ended."""
+
+
+class Monitor(Protocol):
+    """The monitor of a QEMU."""
+
+    def execute(self, command: str, **arguments: object) -> Any:
+        """Run a command and return its result."""
+
+
+def human(monitor: Monitor, command: str) -> str:
+    """Run a command of QEMU's monitor for humans."""
+    text: str = monitor.execute("human-monitor-command", **{"command-line": command})
+    return text
 
 
 class Qmp:
