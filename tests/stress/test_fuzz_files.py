@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -232,8 +231,7 @@ def test_an_ordinary_user_makes_no_more_files_of_root(
     own.chmod(0o777)
 
     def attack() -> int:
-        become_ordinary()
-        tempfile.tempdir = str(own)
+        become_ordinary(own)
         with serving("base", sudo.command(fake.root)) as client:
             many, rest = _through(client)
             for number in calls:

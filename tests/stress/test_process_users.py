@@ -15,6 +15,7 @@ import io
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,8 +55,12 @@ exit "$status"
 """
 
 
-def become_ordinary() -> None:
-    """Become the user ``nobody``, as nova-compute is not root."""
+def become_ordinary(temporary: Path) -> None:
+    """Become the user ``nobody``, as nova-compute is not root.
+
+    :param temporary: for its temporary files, in place of those of the tests' user.
+    """
+    tempfile.tempdir = str(temporary)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -165,7 +170,7 @@ def test_roots_command_beside_an_ordinary_users_service(
 
     def serve() -> list[Attempt]:
         warm_up(host)
-        become_ordinary()
+        become_ordinary(messages)
         manager = host.serve(before, inspects=True)
         tried = [attempt(lambda: plug(manager, 1, CARDS[0]))]
         stuck = deadlines.begin(attempt, lambda: plug(manager, 3, GPU))
