@@ -162,7 +162,8 @@ def provider_of(manager: Manager, card: str) -> str:
 def test_roots_command_beside_an_ordinary_users_service(
     host: ProcessHost, pristine: Snapshot, config: Callable[..., str]
 ) -> None:
-    before = config()
+    # Root's commands start while the write hangs, on slow machines for a minute.
+    before = config(plug_timeout=300.0, write_timeout=300.0)
     mine, hasty = host.configure(), host.configure(unplug_timeout=2.0)
     messages = Path(host.directory, "told")
     messages.mkdir()
