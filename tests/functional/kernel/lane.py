@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tests.shares import Share
 
-from . import iommufd, kernel_modules, kernels
+from . import iommufd, kernel_modules, kernels, pace
 from .kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
@@ -347,6 +347,7 @@ def boot_once(kernel: Kernel, job: Job) -> Attempt:
     for name in job.disks:
         with open(job.results / name, "wb") as disk:
             disk.truncate(64 << 20)
+    (job.results / pace.FILE).write_text(str(pace.seconds()))
     machine = Machine(kernel, job)
     try:
         return machine.follow()
