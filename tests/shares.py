@@ -30,14 +30,14 @@ _T = TypeVar("_T")
 DIVISORS = {
     "tests/functional/host/": 4,
     # No multiple of three: consecutive numbers boot three kernels in turn.
-    "tests/functional/kernel/": 17,
+    "tests/functional/kernel/": 23,
     # Each starts Nova's services: five seconds.
-    "tests/functional/nova/test_driver": 18,
-    "tests/functional/nova/": 6,
+    "tests/functional/nova/test_driver": 24,
+    "tests/functional/nova/": 8,
     "tests/functional/openstack/": 12,
-    "tests/stress/test_fault_": 20,
+    "tests/stress/test_fault_": 30,
     # Most of them wait for a deadline.
-    "tests/stress/test_process_": 3,
+    "tests/stress/test_process_": 5,
 }
 
 _OPTION, _DIVISOR = "--share", "--divisor"

@@ -14,7 +14,7 @@ from tests import run_figures
 from tests.shares import Share
 
 #: Each fuzz is divided among so many shares.
-SHARES = 20
+SHARES = 30
 
 #: Adds a number of calls of a kind to the figures of this test.
 Fuzzed = Callable[[str, int], None]

@@ -14,7 +14,7 @@ from tests.shares import Share
 from tests.unit.plugins.conforming_hosts import HOSTS
 
 #: The kills and the refused writes of each device are divided among so many shares.
-SHARES = 12
+SHARES = 24
 
 
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)

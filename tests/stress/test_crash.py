@@ -40,7 +40,7 @@ from tests.stress.result_tables import NoteKills
 from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
-SHARES = 12
+SHARES = 18
 
 FLOWS = {
     **flows.FLOWS,

@@ -337,7 +337,7 @@ WEIGHTS = {
 STEPS = {"stress": 5_000, "shrink": 5_000}
 _FEW, _STEPS_OF_A_PART, _STEPS_OF_A_HISTORY = 40, 250, 40
 #: The parts are divided among so many shares.
-SHARES = 20
+SHARES = 30
 #: Attempts to leave out steps of a failing history.
 _TRIALS = 100
 

@@ -25,7 +25,7 @@ from tests.stress.second_service import SecondService
 
 RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
-SHARES = 15
+SHARES = 24
 #: The random moments are spread over parts, and these among so many shares.
 PARTS, PART_SHARES = 40, 40
 #: The store is lost at every n-th point, by the profile of Hypothesis.

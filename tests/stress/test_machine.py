@@ -433,7 +433,7 @@ _FEW = 300
 _STEPS_OF_A_PART = 1_250
 _STEPS_OF_A_HISTORY = 100
 #: The parts are divided among so many shares.
-SHARES = 40
+SHARES = 60
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

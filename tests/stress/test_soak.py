@@ -24,7 +24,7 @@ PROCESSES, THREADS = 2, 8
 CYCLES = {"stress": 5_000}
 _FEW = 200
 #: The cycles are divided among so many shares.
-SHARES = 20
+SHARES = 30
 
 
 @pytest.fixture
