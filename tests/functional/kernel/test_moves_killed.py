@@ -13,6 +13,7 @@ guest stays. A guest that has left cannot return: the source always finishes.
 from __future__ import annotations
 
 import collections
+import faulthandler
 import json
 import os
 import re
@@ -248,6 +249,8 @@ def test_no_kill_loses_the_guest_or_a_device(
     share: Share, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     numbers = share.select(range(MOVES), DIVISOR)
+    # A full run takes half an hour: pytest need not show where it is.
+    faulthandler.cancel_dump_traceback_later()
     with samples.loaded():
         ended = processes.call(lambda: run(tmp_path, numbers))
     assert not ended.trouble, ended.trouble

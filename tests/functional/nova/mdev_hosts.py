@@ -2,7 +2,8 @@
 
 """Compute nodes with mediated devices, which libvirt lists as it does those of Nova.
 
-Each node has one GPU whose driver offers four mediated devices of a type. Nova's fake
+Each node has one GPU whose driver offers four mediated devices of a type; the second
+node may have a second one. Nova's fake
 of libvirt neither lists those of the simulated kernel nor attaches any to a guest that
 runs: both are added here.
 """
@@ -21,12 +22,14 @@ from lxml import etree
 from nova.tests.fixtures import libvirt
 
 from os_acc.host import mdev
+from os_acc.objects.mdev import MdevType
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.compute_nodes import ComputeNode
 
 PARENTS: Mapping[str, str] = {"compute1": "0000:17:00.0", "compute2": "0000:27:00.0"}
+SPARE = "0000:28:00.0"
 TYPE = "nvidia-558"
 UNITS = 4
 _CLASS = "CUSTOM_ACCELERATOR_MDEV"
@@ -39,11 +42,11 @@ class MdevNode(ComputeNode):
     def device_spec(self) -> list[str]:
         return [f'{{"address": "{gpu}", "mdev_types": "{TYPE}"}}' for gpu in self.gpus]
 
-    def mdevs(self) -> dict[str, str]:
-        """Return the type of each mediated device of the node's GPU, by its UUID."""
+    def mdevs(self) -> dict[str, MdevType]:
+        """Return the type of each mediated device of the node's GPUs, by its UUID."""
         found = mdev.read_mdevs(self.bench.root)
         return {
-            each.uuid: each.type.name
+            each.uuid: each.type
             for each in found
             if each.type is not None and each.type.parent in self.gpus
         }
@@ -63,11 +66,10 @@ class ListedMdevs(libvirt.HostMdevDevicesInfo):  # type: ignore[misc]
 
     @property
     def devices(self) -> dict[str, Any]:
-        (gpu,) = self._node.gpus
-        place = gpu.replace(":", "_").replace(".", "_")
         return {
-            name: libvirt.FakeMdevDevice(name, kind, f"pci_{place}")
+            name: libvirt.FakeMdevDevice(name, kind.name, f"pci_{place}")
             for uuid, kind in self._node.mdevs().items()
+            for place in [kind.parent.replace(":", "_").replace(".", "_")]
             for name in [f"mdev_{uuid.replace('-', '_')}_{place}"]
         }
 
@@ -125,20 +127,26 @@ def mdev_nodes(
 
 @contextlib.contextmanager
 def nodes_with_gpus(
-    directory: Path, cells: tuple[int, int], answer: tuple[int, int] = _MOVES
+    directory: Path, cells: tuple[int, ...], answer: tuple[int, int] = _MOVES
 ) -> Iterator[dict[str, MdevNode]]:
     """Yield two nodes, each with one GPU in this NUMA cell.
 
+    :param cells: the second node has one more GPU in a third cell.
     :param answer: see :attr:`MdevTypeSpec.migration`.
     """
+    first, second = PARENTS
+    gpus = [*PARENTS.values(), SPARE][: len(cells)]
     functions = []
-    for gpu, cell in zip(PARENTS.values(), cells, strict=True):
+    for gpu, cell in zip(gpus, cells, strict=True):
         display, audio = hosts.gpu(gpu.rpartition(":")[0], cell)
         kind = MdevTypeSpec(TYPE, migration=answer)
         parent = MdevParentSpec(gpu, UNITS, (kind,))
         functions += [dataclasses.replace(display, mdevs=parent), audio]
     with compute_nodes.simulated(directory, HostSpec(tuple(functions))) as bench:
-        yield {name: MdevNode(name, bench, (gpu,)) for name, gpu in PARENTS.items()}
+        yield {
+            first: MdevNode(first, bench, gpus[:1]),
+            second: MdevNode(second, bench, gpus[1:]),
+        }
 
 
 @pytest.fixture

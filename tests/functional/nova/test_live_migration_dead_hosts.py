@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.functional.nova import mdev_hosts, test_live_migration
-from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
+from tests.functional.nova.mdev_hosts import PARENTS, UNITS, MdevCloud, MdevNode
+from tests.functional.nova.test_driver_mdevs import ONE
 from tests.functional.nova.test_live_migration import check_both, check_stayed, stopped
 
 mdev_nodes, mdev_cloud = mdev_hosts.mdev_nodes, mdev_hosts.mdev_cloud
@@ -75,3 +78,38 @@ def test_the_source_dies_and_the_server_is_evacuated_to_the_target(
         pair.check_free(SECOND)
         # Nova leaves the migration running, with an allocation that no lease has.
         assert pair.nova.allocations(move).keys() >= pair.nodes[FIRST].providers
+
+
+class TestTwoProvidersAtTheTarget:
+    """The second host has one more GPU, so that it has two providers."""
+
+    @pytest.fixture
+    def mdev_nodes(self, tmp_path: Path) -> Iterator[dict[str, MdevNode]]:
+        with mdev_hosts.nodes_with_gpus(tmp_path, (0, 0, 0)) as found:
+            yield found
+
+    def test_an_evacuation_in_mid_move_fails_once(self, pair: MdevCloud) -> None:
+        """Nova keeps the units of the move, and adds those that it evacuates to."""
+        server = pair.nova.create(ONE, host=FIRST)
+        with stopped(pair, server):
+            pair.nova.stop_host(FIRST)
+            # The GPU of the move has no unit left: Nova selects the other one.
+            for _ in range(UNITS - 1):
+                pair.nova.create(ONE, host=SECOND)
+            pair.nova.end_guests(FIRST)
+            pair.nova._evacuate_server(
+                server, expected_state="ERROR", expected_migration_status="failed"
+            )
+            fault = pair.nova.api.get_server(server["id"])["fault"]["message"]
+            assert "2 CUSTOM_ACCELERATOR_MDEV are allocated" in fault
+            assert pair.nova.allocations(server["id"]) == {}
+            pair.nova.reconcile(SECOND)
+            assert server["id"] not in pair.nodes[SECOND].leases()
+            pair.nova._evacuate_server(server, expected_state="ACTIVE")
+            (lease,) = pair.nodes[SECOND].leases()[server["id"]]
+            assert pair.nova.mdevs(SECOND, server) == [lease.uuid]
+            pair.nova.start_host(FIRST)
+            pair.nova.reconcile(FIRST)
+            pair.check_free(FIRST)
+            pair.nova.reconcile(SECOND)
+            assert pair.nodes[SECOND].leases()[server["id"]] == [lease]
