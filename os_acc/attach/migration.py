@@ -8,6 +8,7 @@ allocation, and pairs its devices with those of the source.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from os_acc.inventory import migration
 from os_acc.objects.api import MigratingDevice
 from os_acc.objects.instance import instance_uuid
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.migration import MigrationSupport
 from os_acc.store import state_files
 
@@ -26,16 +28,17 @@ _PATIENCE: Final = 10.0
 
 def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
     """See :func:`os_acc.migration_source`."""
-    answers = state_files.recorded_migrations(manager.settings.state_path)
+    leases = _leases(manager, instance_info)
+    facts = _Facts.read(manager, len(leases))
     found = []
-    for lease in _leases(manager, instance_info):
+    for lease in leases:
         subject = _subject(manager.root, lease)
         description = MigratingDevice(
             address=lease.device_name,
             request_group=lease.group,
-            reason=_why_not(lease, subject, answers),
+            reason=facts.why_not(lease, subject),
             profile=_profile(manager, lease),
-            state_size=answers.get(subject or "", MigrationSupport()).size,
+            state_size=facts.answers.get(subject or "", MigrationSupport()).size,
         )
         found.append(description)
     return found
@@ -45,9 +48,9 @@ def pairs(
     manager: Manager, instance_info: object, devices: Sequence[MigratingDevice]
 ) -> dict[str, str]:
     """See :func:`os_acc.migration_pairs`."""
-    answers = state_files.recorded_migrations(manager.settings.state_path)
     free, found = _leases(manager, instance_info), dict[str, str]()
     _check(devices)
+    facts = _Facts.read(manager, len(devices))
     # Nova replaces one address after the other: a device of the target that has the
     # address of one at the source takes over that one.
     own = {lease.device_name for lease in free}
@@ -56,7 +59,7 @@ def pairs(
         fitting.sort(key=lambda lease: lease.device_name != each["address"])
         reasons = []
         for lease in fitting:
-            why = _why_not_to(manager, lease, answers, each)
+            why = _why_not_to(manager, lease, facts, each)
             if not why:
                 break
             reasons.append(f"{lease.address} {why}")
@@ -101,34 +104,58 @@ def _leases(manager: Manager, instance_info: object) -> list[Lease]:
     return sorted(held, key=lambda each: (each.group, each.created_at, each.uuid))
 
 
-def _why_not(
-    lease: Lease, subject: str | None, answers: Mapping[str, MigrationSupport]
-) -> str:
-    """Return why a device cannot be migrated; '' if it can."""
-    if lease.state is not LeaseState.HELD or not lease.is_the_guests:
-        return "is not attached to the guest"
-    if not lease.handle.live_migratable:
-        return "is tagged live_migratable = false in device_spec"
-    if subject is None:
-        return f"is on {lease.driver}, which cannot migrate a device"
-    if subject not in answers:
-        return (
-            "has a driver that VFIO was not asked about: run 'os-acc device migration' "
-            "with a free device of its kind"
-        )
-    if not answers[subject].is_migratable:
-        return "has a driver that cannot migrate it"
-    return ""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Facts:
+    """What decides whether the devices of a guest can be migrated.
+
+    :ivar answers: those of VFIO, by their subject.
+    :ivar tagged: the devices that the last scan found tagged ``live_migratable =
+        false``: the tag may be newer than the lease.
+    :ivar number: of the devices that move.
+    """
+
+    answers: Mapping[str, MigrationSupport]
+    tagged: frozenset[DeviceAddress]
+    number: int
+
+    @classmethod
+    def read(cls, manager: Manager, number: int) -> _Facts:
+        """Read the facts of this host."""
+        providers, _taken = manager.catalog.snapshots.offered()
+        handles = (each for one in providers for each in one.device.handles)
+        tagged = (each.address for each in handles if not each.live_migratable)
+        answers = state_files.recorded_migrations(manager.settings.state_path)
+        return cls(answers, frozenset(tagged), number)
+
+    def why_not(self, lease: Lease, subject: str | None) -> str:
+        """Return why a device cannot be migrated; '' if it can."""
+        if lease.state is not LeaseState.HELD or not lease.is_the_guests:
+            return "is not attached to the guest"
+        if not lease.handle.live_migratable or lease.handle.address in self.tagged:
+            return "is tagged live_migratable = false in device_spec"
+        if subject is None:
+            return f"is on {lease.driver}, which cannot migrate a device"
+        answer = self.answers.get(subject)
+        if answer is None:
+            return (
+                "has a driver that VFIO was not asked about: run 'os-acc device "
+                "migration' with a free device of its kind"
+            )
+        if not answer.is_migratable:
+            return "has a driver that cannot migrate it"
+        if self.number > 1 and not answer.is_migratable_beside_others:
+            return "has a driver that cannot migrate it beside others: it lacks P2P"
+        return ""
 
 
 def _why_not_to(
     manager: Manager,
     lease: Lease,
-    answers: Mapping[str, MigrationSupport],
+    facts: _Facts,
     device: MigratingDevice,
 ) -> str:
     """Return why a device cannot take over that of the source; '' if it can."""
-    if why := _why_not(lease, _subject(manager.root, lease), answers):
+    if why := facts.why_not(lease, _subject(manager.root, lease)):
         return why
     own = _profile(manager, lease)
     plugin = manager.plugins.get(lease.plugin)

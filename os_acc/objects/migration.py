@@ -15,7 +15,7 @@ from typing import Final, Self
 TRAIT: Final = "CUSTOM_ACCELERATOR_LIVE_MIGRATABLE"
 
 _FLAGS: Final = {1: "STOP_COPY", 2: "P2P", 4: "PRE_COPY"}
-_STOP_COPY: Final = 1
+_STOP_COPY, _P2P = 1, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class MigrationSupport:
     def is_migratable(self) -> bool:
         """Whether the driver saves and restores the state of the stopped device."""
         return bool(self.flags & _STOP_COPY)
+
+    @property
+    def is_migratable_beside_others(self) -> bool:
+        """Whether other devices of the guest may move as well; QEMU needs P2P then."""
+        return self.is_migratable and bool(self.flags & _P2P)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -57,6 +57,28 @@ def test_each_group_pairs_with_itself(host_of: Callable[..., TestHost]) -> None:
     }
 
 
+def test_several_devices_need_p2p(host_of: Callable[..., TestHost]) -> None:
+    """QEMU refuses a guest with several devices of which one lacks it."""
+    host = host_of((1, 4096))
+    host.plug(1, VF, SLOT)
+    assert all("lacks P2P" in each["reason"] for each in described(host))
+    host.plug(2, VF)
+    (alone,) = described(host, 2)
+    assert alone["reason"] == ""
+
+
+@pytest.mark.parametrize("address", [VF, SLOT])
+def test_a_tag_that_is_newer_than_the_lease_holds(
+    host_of: Callable[..., TestHost], address: str
+) -> None:
+    host = host_of()
+    host.plug(1, address)
+    off = ', "live_migratable": "false"}'
+    host.restart(device_spec=[each.replace("}", off) for each in (AUTO, MTTY)])
+    (device,) = described(host)
+    assert device["reason"] == "is tagged live_migratable = false in device_spec"
+
+
 def test_vfio_pci_and_a_device_of_the_host_give_their_reasons(
     host_of: Callable[..., TestHost],
 ) -> None:
