@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
@@ -94,13 +94,20 @@ class ServerAccelerators:
                     self._check_needs_none(instance)
                 return False
             _check_one_service(instance)
-            if conversion.memory_encryption(instance):
-                found = self._node.ready().providers()
-                found = [each for each in found if each["uuid"] in allocations]
-                conversion.check_encryption(instance, found, iommufd=self._iommufd)
+            self._check_encryption(instance, allocations)
             is_new = not self._node.attached(info)
             self._plug(instance.flavor, info, allocations)
             return is_new
+
+    def _check_encryption(self, instance: Any, providers: Container[str]) -> None:
+        """Check that encrypted memory permits the devices of these providers.
+
+        :raises InvalidExtraSpec: see :func:`.conversion.check_encryption`.
+        """
+        if conversion.memory_encryption(instance):
+            found = self._node.ready().providers()
+            found = [each for each in found if each["uuid"] in providers]
+            conversion.check_encryption(instance, found, iommufd=self._iommufd)
 
     def _plug(
         self, flavor: Any, info: InstanceDict, allocations: Mapping[str, Any]
@@ -126,7 +133,9 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             held = self._node.attached()
-            moved = _migrations(context, instance)
+            own = held.get(instance.uuid, ())
+            self._check_encryption(instance, {each["device_rp_uuid"] for each in own})
+            moved = migrations(context, instance)
             kept = [each for each in moved if _units(held.get(each, ()))]
             if instance.uuid in held and not kept and self._confirm(info):
                 return
@@ -140,6 +149,7 @@ class ServerAccelerators:
                 self._check_needs_none(instance)
                 return
             _check_one_service(instance)
+            self._check_encryption(instance, owned)
             flavor = conversion.allocated_flavor(instance, owned)
             self._plug(flavor, info, allocations)
 
@@ -286,7 +296,7 @@ class ServerAccelerators:
 
     def release_migrations(self, context: Any, instance: Any) -> None:
         """Return the accelerators that any migration of a server holds here."""
-        for migration in _migrations(context, instance):
+        for migration in migrations(context, instance):
             self.release(instance, migration)
 
     def check_ready(self, instance: Any) -> None:
@@ -483,7 +493,7 @@ def _units(entries: Iterable[AcceleratorEntry]) -> Counter[str]:
     )
 
 
-def _migrations(context: Any, instance: Any) -> list[str]:
+def migrations(context: Any, instance: Any) -> list[str]:
     """Return the UUIDs of the migrations of a server."""
     filters = {"instance_uuid": instance.uuid}
     found = objects.MigrationList.get_by_filters(context, filters)

@@ -74,12 +74,16 @@ def start(cloud: Cloud, *, iommufd: bool, version: int = NEW) -> None:
     cloud.nova.glance.create(None, image)
     cloud.nova.libvirt.amd_sev.sev = True
     cloud.nova.flags(iommufd=iommufd, group="os_acc_driver")
-    with mock.patch.object(
+    with processors_with_sev():
+        cloud.nova.start_compute(FIRST, libvirt_version=version)
+
+
+def processors_with_sev() -> contextlib.AbstractContextManager[object]:
+    return mock.patch.object(
         libvirt.virConnect,
         "_domain_capability_features",
         libvirt.virConnect._domain_capability_features_with_SEV,
-    ):
-        cloud.nova.start_compute(FIRST, libvirt_version=version)
+    )
 
 
 def test_a_guest_gets_each_function_through_iommufd(
@@ -133,6 +137,22 @@ def test_an_encrypted_guest_gets_a_device_through_iommufd(
     cloud.check_attached(server, 1)
     assert all("launchSecurity" in each for each in definitions)
     assert all(THROUGH_IOMMUFD in each for each in definitions)
+
+
+def test_an_encrypted_guest_does_not_start_again_without_the_option(
+    cloud: Cloud, definitions: list[str]
+) -> None:
+    start(cloud, iommufd=True)
+    server = cloud.nova.create(ONE, image_uuid=IMAGE)
+    cloud.nova.stop(server)
+    cloud.nova.flags(iommufd=False, group="os_acc_driver")
+    with processors_with_sev():
+        cloud.nova.restart_compute_service(FIRST)
+    definitions.clear()
+    with pytest.raises(AssertionError):
+        cloud.nova.start(server)
+    assert not definitions
+    assert "encrypted (amd-sev)" in cloud.nova.stdlog.logger.output
 
 
 def test_an_encrypted_guest_without_accelerators_is_no_concern_of_ours(
