@@ -97,8 +97,10 @@ class MigratingDriver(driver.LibvirtDriver):  # type: ignore[misc]
             raise _Error(reason=str(error)) from error
 
     def _requests_accelerators(self, instance: Any) -> bool:
-        ready = self._node.ready()
-        return ready.requests_accelerators(instance.flavor.extra_specs)
+        # An ordinary server moves to a host where os_acc cannot serve.
+        if not conversion.may_request_accelerators(instance.flavor):
+            return False
+        return self._node.ready().requests_accelerators(instance.flavor.extra_specs)
 
     def check_source_migrate_data_at_dest(
         self,

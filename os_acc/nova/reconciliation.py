@@ -24,7 +24,7 @@ If an answer is missing, the lease and the reservation stay until the next round
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import oslo_messaging
@@ -41,6 +41,7 @@ from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
+from os_acc.nova.servers import migrations
 from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
 
@@ -154,15 +155,19 @@ class LeaseReconciler:
         server, has_failed = _server_of(context, consumer)
         if server in self._allocations.restoring:
             return set()
-        allocated = {
-            provider
-            for each in {consumer, server}
-            for provider in self._allocations.of(context, each)
-        }
+        allocated = self._allocated(context, {consumer, server})
         missing = {
             each["uuid"] for each in entries if each["device_rp_uuid"] not in allocated
         }
         instance = _instance(context, server)
+        if missing and instance is not None:
+            # A migration that has not ended has the allocation of its source.
+            kept = self._allocated(context, migrations(context, instance))
+            missing = {
+                each["uuid"]
+                for each in entries
+                if each["uuid"] in missing and each["device_rp_uuid"] not in kept
+            }
         if not missing and not has_failed and not self._is_elsewhere(instance):
             return missing
         if instance is not None and instance.task_state is not None:
@@ -197,6 +202,11 @@ class LeaseReconciler:
                 *(consumer, consumer),
             )
         return set()
+
+    def _allocated(self, context: Any, consumers: Iterable[str]) -> set[str]:
+        """Return the providers that any of the consumers has an allocation of."""
+        each_of = (self._allocations.of(context, each) for each in consumers)
+        return {provider for found in each_of for provider in found}
 
     def _is_elsewhere(self, instance: Any) -> bool:
         """Return whether a server is on another host, and in no task.

@@ -13,10 +13,12 @@ from unittest import mock
 
 import pytest
 from nova import exception as nova_exception
+from nova.compute import rpcapi
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver
 
+from os_acc import exception
 from os_acc.attach import migration
 from os_acc.nova.live_migration import MigratingDriver
 from os_acc.plugins.mdev import MdevPlugin
@@ -332,6 +334,70 @@ def test_the_devices_of_the_target_have_gone(
     check_stayed(pair, server)
 
 
+def test_a_server_without_accelerators_moves_to_a_host_that_cannot_serve(
+    pair: MdevCloud,
+) -> None:
+    plain = pair.nova.create({}, host=FIRST)
+    with pair.nodes[SECOND].unavailable(exception.HelperUnavailable("no helper")):
+        pair.nova.restart_compute_service(SECOND)
+        pair.nova.live_migrate(plain)
+        assert pair.nova.host_of(plain) == SECOND
+
+
+def test_the_target_is_restarted_before_it_prepares(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    begin = rpcapi.ComputeAPI.live_migration
+
+    def after_a_restart(*arguments: Any, **named: Any) -> Any:
+        pair.nova.restart_compute_service(SECOND)
+        pair.nova.reconcile(SECOND)
+        return begin(*arguments, **named)
+
+    with (
+        mock.patch.object(rpcapi.ComputeAPI, "live_migration", after_a_restart),
+        # A service that is stopped waits for its greenlets in Nova's tests alone.
+        mock.patch("futurist.GreenThreadPoolExecutor.shutdown"),
+    ):
+        pair.nova.live_migrate(server)
+    check_moved(pair, server)
+
+
+def test_the_abort_of_a_queued_migration(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Nova runs one migration at a time, and calls no driver for one that waits."""
+    other = pair.nova.create(ONE, host=FIRST)
+    with stopped(pair, other):
+        pair.nova._wait_for_migration_status(other, ["running"])
+        pair.nova.begin_live_migration(server)
+        pair.nova._wait_for_migration_status(server, ["queued"])
+        for host in PARENTS:
+            pair.nova.reconcile(host)
+        check_both(pair, server)
+        pair.nova.api.api_delete(pair.nova.path_of_migration(server))
+        pair.nova._wait_for_migration_status(server, ["cancelled"])
+        pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        pair.nova.reconcile(SECOND)
+        assert server["id"] not in pair.nodes[SECOND].leases()
+        pair.check_attached(server, FIRST, 2)
+
+
+def test_the_source_fails_after_the_guest_has_left(
+    pair: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Nova then does not call the driver of the source any more."""
+    name = "nova.network.neutron.API.migrate_instance_start"
+    with mock.patch(name, side_effect=nova_exception.NovaException("no network")):
+        pair.nova.begin_live_migration(server)
+        pair.nova._wait_for_migration_status(server, ["error"])
+    pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+    # Nova's fake of libvirt leaves the guest at its source.
+    pair.nova.forget_guests(FIRST)
+    pair.nova.reconcile(FIRST)
+    check_moved(pair, server)
+
+
 def test_an_abort(pair: MdevCloud, server: dict[str, Any]) -> None:
     begun, ended = threading.Event(), threading.Event()
 
@@ -399,6 +465,10 @@ def test_nova_compute_of_the_source_ends_during_the_move(
         leases = pair.nodes[FIRST].leases()[server["id"]]
         assert sorted(each.uuid for each in leases) == held
         pair.check_free(SECOND)
+        # The migration has the allocation of these units: they are not reserved, too.
+        pair.nova.update_inventory()
+        (provider,) = pair.nodes[FIRST].providers
+        assert pair.nova.reserved(provider) == 0
         pair.nova.reboot(server)
         assert sorted(pair.nova.mdevs(FIRST, server)) == held
 

@@ -8,8 +8,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from nova.tests.fixtures import libvirt
+from nova.virt.libvirt import driver
 
 from os_acc.objects.migration import TRAIT
 from tests.functional.host.attach.test_variant_drivers import MLX5, NIC, SPEC
@@ -107,6 +110,28 @@ def test_an_old_host_refuses_it(
     text = f"host {host} needs libvirt 10.0.0 and QEMU 8.2.2 or newer"
     assert text in pair.nova.stdlog.logger.output
     pair.check_attached(server, FIRST)
+    pair.check_free(SECOND)
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own disks", "shared"])
+def test_a_failed_move_leaves_the_functions(pair: NicCloud, is_shared: bool) -> None:
+    """On a shared path of instances Nova cleans up the target for its mdevs alone."""
+    server = pair.nova.create(TWO, host=FIRST)
+    held = pair.check_attached(server, FIRST)
+
+    def fail(guest: Any, *_: Any, **_named: Any) -> None:
+        guest.fail_job()
+
+    shares = "_check_shared_storage_test_file"
+    with (
+        mock.patch.object(libvirt.Domain, "migrateToURI3", fail),
+        mock.patch.object(driver.LibvirtDriver, shares, return_value=is_shared),
+    ):
+        pair.nova.begin_live_migration(server)
+        pair.nova._wait_for_migration_status(server, ["failed", "error"])
+        pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+    pair.nodes[SECOND].wait_for_lease(server["id"], has_one=False)
+    assert pair.check_attached(server, FIRST) == held
     pair.check_free(SECOND)
 
 
