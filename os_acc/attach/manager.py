@@ -427,14 +427,16 @@ class Manager:
                 # 1. Select devices, and plan their leases.
                 planned = planner.plan(inventory, deadline)
                 for each in planned:
-                    vfio.require_drivers(self.root, each.lease.vfio_drivers)
+                    vfio.require_drivers(self.root, each.vfio_drivers)
                 # 2. Fetch and verify their bitstreams.
+                recorded = inventory.recorded_state
+                accepted = recorded.unverified_regions.accepted
                 with self._programmer.plan(
-                    planned, instance.image_id, deadline
+                    planned, instance.image_id, accepted, deadline
                 ) as plan:
                     # 3. Prepare the devices. Undo: establish() rolls back.
                     leases = self.life.establish(
-                        plan.leases, inventory.recorded_state, deadline, plan.jobs
+                        plan.leases, recorded, deadline, plan.jobs
                     )
                 break
             except _PASSING as error:

@@ -12,7 +12,7 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import programming, verification
+from os_acc.attach import verification
 from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
 from os_acc.numa import fit
@@ -23,7 +23,7 @@ from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.region import RecordedImage, Region
+from os_acc.objects.region import Programming
 from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_index
 from os_acc.scheduling import device_selection
 
@@ -133,21 +133,14 @@ class LeasePlanner:
             raise held
         return dataclasses.replace(self, held=(*self.held, held))
 
-    def plan(
-        self,
-        inventory: discovery.Inventory,
-        deadline: float,
-        recorded: RecordedImage | None = None,
-    ) -> list[programming.PlannedLease]:
+    def plan(self, inventory: discovery.Inventory, deadline: float) -> list[Lease]:
         """Plan leases on free devices; skip those that cannot be read or do not answer.
 
-        :param recorded: the very file to program; None: as each group requests.
         :raises DeviceInUse, DeviceStuck, HostStepFailed: too few devices are left.
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
         taken |= {parse_address(str(each.address)) for each in self.held}
-        accepted = inventory.recorded_state.unverified_regions.accepted
         stuck: exception.HostError | None = self.held[-1] if self.held else None
         while True:
             try:
@@ -160,15 +153,7 @@ class LeasePlanner:
                 raise stuck from error
             try:
                 return [
-                    programming.PlannedLease(
-                        dataclasses.replace(
-                            self._lease(each, len(selected), inventory, deadline),
-                            uuid=uuid,
-                        ),
-                        each.provider.device.region,
-                        recorded,
-                        _is_accepted(each.provider.device.region, accepted),
-                    )
+                    self._lease(each, uuid, len(selected), inventory, deadline)
                     for each, uuid in zip(selected, self._uuids(selected), strict=True)
                 ]
             except (exception.DeviceStuck, exception.HostStepFailed) as error:
@@ -214,6 +199,7 @@ class LeasePlanner:
     def _lease(
         self,
         selected: device_selection.SelectedDevice,
+        uuid: str,
         size: int,
         inventory: discovery.Inventory,
         deadline: float,
@@ -225,9 +211,9 @@ class LeasePlanner:
         prior = verification.read_prior(self.root, functions, deadline, functions)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(self.root, prior, inventory.prebound)
-        to_erase = selected.provider.device.erasure is Erasure.PLUGIN
+        device = selected.provider.device
         return Lease(
-            uuid="",
+            uuid=uuid,
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,
@@ -237,11 +223,11 @@ class LeasePlanner:
             request=self.digest,
             request_size=size,
             boot_id=attributes.boot_id(self.root),
-            plugin=selected.provider.device.plugin,
+            plugin=device.plugin,
             guest=Guest(
                 self.instance.name,
                 self.instance.project_id,
-                self.instance.image_id if selected.provider.device.region else "",
+                self.instance.image_id if device.region else "",
                 self.instance.numa_cells,
             ),
             affinity=selected.affinity,
@@ -254,7 +240,8 @@ class LeasePlanner:
             # The flavor may have groups that are not part of the profile.
             profile="" if profile_index(group) is None else self.profile,
             parent=verification.parent_identity(self.root, slot) if slot else None,
-            outstanding=(Action.ERASE,) if to_erase else (),
+            programming=Programming(device.region, None) if device.region else None,
+            outstanding=(Action.ERASE,) if device.erasure is Erasure.PLUGIN else (),
         )
 
 
@@ -270,10 +257,6 @@ def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
             hint="request attach_target=vm, or a device that is not mediated",
         )
     return address
-
-
-def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:
-    return region is not None and region.key in accepted
 
 
 def has_others(

@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import Services, plugin_steps, region_checks
+from os_acc.attach import Services, plugin_steps, region_checks, region_images
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
-from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import Bitstream
@@ -39,23 +38,6 @@ LOG = log.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PlannedLease:
-    """A lease that is not recorded yet.
-
-    :ivar region: the region of its device; None: the device has none.
-    :ivar recorded: the very file to program; None: the image that the request
-        selects.
-    :ivar accepts_guests: whether the operator accepts the function that the region
-        reports after a guest could program it.
-    """
-
-    lease: Lease
-    region: Region | None
-    recorded: RecordedImage | None = None
-    accepts_guests: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ProgrammingPlan:
     """Leases as they will be recorded, and the jobs that program their regions."""
 
@@ -66,21 +48,25 @@ class ProgrammingPlan:
 class Programmer:
     """Plan the contents of regions, program them, and read them back.
 
-    :ivar images: the images that leases require.
+    :ivar library: the images that leases require.
     """
 
-    def __init__(self, services: Services, images: Library) -> None:
+    def __init__(self, services: Services, library: Library) -> None:
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
-        self._library = images
-        self.images = RegionImages(images)
+        self.library = library
 
     @contextlib.contextmanager
     def plan(
-        self, planned: Sequence[PlannedLease], instance_image: str, deadline: float
+        self,
+        leases: Sequence[Lease],
+        instance_image: str,
+        accepted: frozenset[str],
+        deadline: float,
+        recorded: RecordedImage | None = None,
     ) -> Iterator[ProgrammingPlan]:
         """Fetch and verify the bitstreams of leases; the devices are not touched.
 
@@ -89,25 +75,29 @@ class Programmer:
         held until the context ends.
 
         :param instance_image: the id of the image that the guest boots, or ''.
+        :param accepted: see :attr:`.UnverifiedRegions.accepted`.
+        :param recorded: the very file to program; None: as each lease requests.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents, or a
             rebuild of its guest has yet to program it.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
-            each.region is None and each.lease.wanted.bitstream_request is None
-            for each in planned
+            each.region is None and each.wanted.bitstream_request is None
+            for each in leases
         ):
-            yield ProgrammingPlan(tuple(each.lease for each in planned))
+            yield ProgrammingPlan(tuple(leases))
             return
+        booted = None
+        if instance_image:
+            title = leases[0].consumer_title
+            booted = self.library.booted(instance_image, title, deadline)
         with contextlib.ExitStack() as stack:
-            leases = [(each.lease, each.region) for each in planned]
-            booted = self.images.booted(planned[0].lease, instance_image, deadline)
-            requirements = self.images.requirements(
-                leases, booted, stack, deadline, planned[0].recorded
+            requirements = region_images.requirements(
+                self.library, leases, booted, stack, deadline, recorded
             )
-            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
-            yield self._plan_jobs(planned, requirements, deadline)
+            stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
+            yield self._plan_jobs(leases, requirements, accepted, deadline)
 
     def program(
         self, leases: Sequence[Lease], jobs: Sequence[ProgrammingJob], deadline: float
@@ -151,12 +141,11 @@ class Programmer:
         :raises RegionUnusable: two leases record different contents of a region, or
             another guest uses it.
         """
-        planned = [PlannedLease(lease, lease.region) for lease in leases]
-        if all(each.region is None for each in planned):
+        if all(each.region is None for each in leases):
             yield ProgrammingPlan(tuple(leases))
             return
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
+            stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
             lost: dict[str, list[Lease]] = {}
             for lease in leases:
                 if lease.programming and not self._is_intact(lease, deadline):
@@ -174,19 +163,13 @@ class Programmer:
 
     def _plan_jobs(
         self,
-        planned: Sequence[PlannedLease],
+        planned: Sequence[Lease],
         requirements: Sequence[RegionRequirement],
+        accepted: frozenset[str],
         deadline: float,
     ) -> ProgrammingPlan:
         recorded = self._store.until(deadline).recorded_state()
-        unverified = dataclasses.replace(
-            recorded.unverified_regions,
-            accepted=frozenset(
-                each.region.key
-                for each in planned
-                if each.region and each.accepts_guests
-            ),
-        )
+        unverified = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
         regions: dict[str, Region] = {}
         coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
@@ -207,7 +190,7 @@ class Programmer:
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
         region_checks.check_reached(requirements, coming)
-        leases = {each.lease.uuid: each.lease for each in planned}
+        leases = {each.uuid: each for each in planned}
         for each in requirements:
             key = each.region.key
             programming = each.recorded(regions[key], coming[key], unverified)
@@ -334,7 +317,8 @@ class Programmer:
             and each.uses_region(region)
         ]
         exact = [each for each in recorded if each.is_exact]
-        bitstream = self.images.same_file(
+        bitstream = region_images.same_file(
+            self.library,
             region,
             (exact or recorded)[0].image,
             stack,
@@ -389,12 +373,12 @@ class Programmer:
         except exception.ImageUnusable as error:
             # The helper hashes the file again: it has changed since the fetch.
             is_invalid = error.reason is exception.ImageReason.INVALID
-            if not is_invalid or not self._library.forget(image, deadline):
+            if not is_invalid or not self.library.forget(image, deadline):
                 raise
             LOG.warning(
                 "the cached file of image %s was altered, fetching it again", image
             )
-            with self._library.fetched(image, deadline, region=job.region) as again:
+            with self.library.fetched(image, deadline, region=job.region) as again:
                 program(again)
 
 
@@ -424,8 +408,8 @@ def _recorded(lease: Lease) -> Programming:
     return before
 
 
-def _locks_of(planned: Sequence[PlannedLease]) -> set[str]:
-    return {device_lock(each.region.card) for each in planned if each.region}
+def _locks_of(leases: Sequence[Lease]) -> set[str]:
+    return {device_lock(each.region.card) for each in leases if each.region}
 
 
 def _with_region(lease: Lease, region: Region) -> Lease:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import Services, programming, region_checks
+from os_acc.attach import Services, programming, region_checks, region_images
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams import image_selection
@@ -43,6 +43,7 @@ class Rebuilder:
         self._locks = services.locks
         self._helper = services.helper
         self._programmer = programmer
+        self._library = programmer.library
 
     def renewed(
         self,
@@ -136,7 +137,8 @@ class Rebuilder:
         is_decided = all(each.guest.image_id == image_id for each in leases)
         recorded = {each.uuid: each.programming for each in leases}
         try:
-            booted = self._programmer.images.booted(leases[0], image_id, deadline)
+            title = leases[0].consumer_title
+            booted = self._library.booted(image_id, title, deadline)
             if booted is None and is_decided:
                 return recorded
             return self._decided_for(booted, leases, stack, deadline, left)
@@ -155,10 +157,9 @@ class Rebuilder:
     ) -> dict[str, Programming | None]:
         """Return the contents for each lease; see :meth:`_decided`."""
         decided = {each.uuid: each.programming for each in leases}
-        images = self._programmer.images
         is_plain = image_selection.merged(None, booted) is None
         found = [
-            (each, each.programming.region)
+            each
             for each in leases
             if each.programming
             # The flavor has not changed: its bitstream is not selected again, unless
@@ -176,9 +177,11 @@ class Rebuilder:
         if not found:
             return decided
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
-        for each in images.requirements(found, booted, stack, deadline):
+        for each in region_images.requirements(
+            self._library, found, booted, stack, deadline
+        ):
             on_region[each.region.key].append(each)
-        cards = {device_lock(region.card) for _lease, region in found}
+        cards = {device_lock(each.region.card) for each in found if each.region}
         stack.enter_context(self._locks.hold(cards, deadline))
         state = self._store.until(deadline).recorded_state()
         for requirements in on_region.values():
@@ -241,8 +244,8 @@ class Rebuilder:
             is_usable = now not in unverified
         if is_usable or recorded is None:
             return requirement
-        bitstream = self._programmer.images.same_file(
-            now, recorded, stack, deadline, _PLUG_AGAIN
+        bitstream = region_images.same_file(
+            self._library, now, recorded, stack, deadline, _PLUG_AGAIN
         )
         return dataclasses.replace(requirement, bitstream=bitstream, is_exact=True)
 

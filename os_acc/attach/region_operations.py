@@ -254,11 +254,14 @@ class RegionOperations:
             self._locks.hold([consumer_lock(consumer)], deadline),
             self._catalog.recounting(deadline),
         ):
-            planned = planner.plan(inventory, deadline, recorded)
-            with self._programmer.plan(planned, "", deadline) as plan:
+            planned, state = planner.plan(inventory, deadline), inventory.recorded_state
+            accepted = state.unverified_regions.accepted
+            with self._programmer.plan(
+                planned, "", accepted, deadline, recorded
+            ) as plan:
                 leases = self._life.establish(
                     plan.leases,
-                    inventory.recorded_state,
+                    state,
                     deadline,
                     plan.jobs,
                     committed=_releasing,

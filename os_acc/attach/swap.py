@@ -192,7 +192,7 @@ def _planned(
         raise refusal(wrong, error.message) from error
     free: defaultdict[_Key, list[Lease]] = defaultdict(list)
     for each in planned:
-        free[_key(each.lease)].append(each.lease)
+        free[_key(each)].append(each)
     return [(old, _moved(old, _taken(old, free[_key(old)]))) for old in wrong]
 
 
