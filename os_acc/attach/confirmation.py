@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import Services, lifecycle, planning, rebuild, swap
+from os_acc.attach import Services, lifecycle, planning, programming, rebuild, swap
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import Policies, allows
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import function_of
-from os_acc.objects.numa import Affinity
 from os_acc.objects.request_group import (
     Allocations,
     FlavorRequest,
@@ -38,15 +37,14 @@ class Confirmer:
         services: Services,
         life: lifecycle.Lifecycle,
         catalog: Catalog,
-        swapper: swap.Swapper,
-        rebuilder: rebuild.Rebuilder,
+        programmer: programming.Programmer,
     ) -> None:
         self._root = services.root
         self._store = services.store
         self._life = life
         self._catalog = catalog
-        self._swapper = swapper
-        self._rebuilder = rebuilder
+        self._swapper = swap.Swapper(services, life, catalog, programmer)
+        self._rebuilder = rebuild.Rebuilder(services, programmer)
 
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -167,7 +165,11 @@ class Confirmer:
             dataclasses.replace(lease, affinity=guest.affinity(lease.handle.numa_node))
             for lease in with_cells
         ]
-        wrong = [lease for lease in placed if not _is_allowed(lease)]
+        wrong = [
+            lease
+            for lease in placed
+            if lease.affinity and not allows(lease.policies.effective, lease.affinity)
+        ]
         if wrong:
 
             def check(planned: Sequence[Lease]) -> None:
@@ -177,7 +179,7 @@ class Confirmer:
                 instance, guest, placed, wrong, check, deadline
             )
         fresh = self._rebuilder.renewed(held, placed, image_id, deadline)
-        log_remote(fresh)
+        planning.log_remote(fresh)
         return fresh
 
     def _with_cells(
@@ -194,22 +196,6 @@ class Confirmer:
             policies=policies.renewed(lease.group, lease.policies),
             handle=dataclasses.replace(lease.handle, numa_node=node),
         )
-
-
-def log_remote(leases: Sequence[Lease]) -> None:
-    """Log the devices that are outside the guest's NUMA cells."""
-    remote = [each for each in leases if each.affinity not in (None, Affinity.LOCAL)]
-    if remote:
-        LOG.warning(
-            "instance %s in NUMA cells %s has accelerators that are not local: %s",
-            remote[0].consumer,
-            swap.cells(remote[0]),
-            ", ".join(map(swap.placement, remote)),
-        )
-
-
-def _is_allowed(lease: Lease) -> bool:
-    return lease.affinity is None or allows(lease.policies.effective, lease.affinity)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

@@ -22,11 +22,9 @@ from os_acc.attach import (
     lifecycle,
     planning,
     programming,
-    rebuild,
     recovery,
     region_operations,
     serialize,
-    swap,
     verification,
 )
 from os_acc.attach.region_checks import FunctionElsewhere
@@ -102,13 +100,7 @@ class Manager:
         self.store = services.store
         self.locks = services.locks
         self.life = life
-        self._confirmer = confirmation.Confirmer(
-            services,
-            life,
-            catalog,
-            swap.Swapper(services, life, catalog, programmer),
-            rebuild.Rebuilder(services, programmer),
-        )
+        self._confirmer = confirmation.Confirmer(services, life, catalog, programmer)
         self._programmer = programmer
         self._owner = owner
         self.catalog = catalog
@@ -153,22 +145,18 @@ class Manager:
         consumer = instance_uuid(instance_info)
         with self.locks.hold([consumer_lock(consumer)], deadline):
             leases = self.store.until(deadline).leases(consumer)
-            quarantined = [
-                each for each in leases if each.state is LeaseState.QUARANTINED
-            ]
-            for lease in quarantined:
-                # An error would prevent Nova from ever deleting the server.
-                LOG.warning(
-                    "unplug leaves %s of instance %s in quarantine: %s (run "
-                    "'os-acc device release %s')",
-                    lease.address,
-                    lease.consumer_title,
-                    lease.reason,
-                    lease.address,
-                )
-            others = [
-                each for each in leases if each not in quarantined and not each.erasure
-            ]
+            others = []
+            for lease in leases:
+                if lease.state is LeaseState.QUARANTINED:
+                    # An error would prevent Nova from ever deleting the server.
+                    LOG.warning(
+                        "unplug leaves %s of instance %s in quarantine: %s (run "
+                        "'os-acc device release %s')",
+                        *(lease.address, lease.consumer_title, lease.reason),
+                        lease.address,
+                    )
+                elif not lease.erasure:
+                    others.append(lease)
             return self.give_back(others, deadline) if others else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
@@ -219,9 +207,7 @@ class Manager:
         :raises InvalidAllocation: a provider has other resources.
         :raises Conflict: the consumer has other accelerators.
         """
-        self.catalog.check_ours(
-            [uuid for uuid, _resources in selection.entries], deadline
-        )
+        self.catalog.check_ours(dict(selection.entries), deadline)
         matching.match_groups(request, selection, self.catalog.ours)
         for lease in self.store.until(deadline).leases(consumer):
             if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
@@ -236,17 +222,15 @@ class Manager:
         deadline: float,
         image_id: str = "",
     ) -> None:
-        """Plug accelerator requests; the caller holds the consumer's lock.
+        """Plug accelerator requests that :meth:`check_bind` has accepted.
+
+        The caller holds the consumer's lock.
 
         :param named: the UUIDs of the requests of each group, by its suffix.
         :param image_id: the image that the instance boots, or ''.
-        :raises ProviderNotFound: a provider does not belong to this host.
         :raises Conflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer, image_id=image_id)
-        self.catalog.check_ours(
-            [uuid for uuid, _resources in selection.entries], deadline
-        )
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
@@ -448,7 +432,7 @@ class Manager:
             self.catalog.publish_regions(deadline)
         addresses = ", ".join(str(lease.address) for lease in leases)
         LOG.info("attached %s to instance %s", addresses, instance.title)
-        confirmation.log_remote(leases)
+        planning.log_remote(leases)
         return leases
 
     def _next_round(

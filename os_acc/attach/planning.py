@@ -22,6 +22,7 @@ from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
+from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.region import Programming
 from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_index
@@ -292,3 +293,26 @@ def free(
         for handle in inventory.providers[uuid].device.handles
         if not handle.fault and taken.isdisjoint(handle.members)
     )
+
+
+def log_remote(leases: Sequence[Lease]) -> None:
+    """Log the devices that are outside the guest's NUMA cells."""
+    remote = [each for each in leases if each.affinity not in (None, Affinity.LOCAL)]
+    if remote:
+        LOG.warning(
+            "instance %s in NUMA cells %s has accelerators that are not local: %s",
+            remote[0].consumer,
+            cells(remote[0]),
+            ", ".join(map(placement, remote)),
+        )
+
+
+def cells(lease: Lease) -> str:
+    """Return the guest's cells, for messages."""
+    return ", ".join(map(str, lease.guest.cells))
+
+
+def placement(lease: Lease) -> str:
+    """Return the device of a lease and its place, for messages."""
+    affinity = lease.affinity.value if lease.affinity else "unknown"
+    return f"{lease.address} ({affinity}, node {lease.handle.numa_node})"

@@ -167,9 +167,8 @@ class Swapper:
             LOG.info(
                 "instance %s has %s instead of %s, for its NUMA cells %s",
                 new.consumer_title,
-                placement(new),
-                placement(old),
-                cells(new),
+                *(planning.placement(new), planning.placement(old)),
+                planning.cells(new),
             )
         # A failure is recorded and retried: the guest does not wait for it.
         self._life.release(spare, deadline)
@@ -201,21 +200,11 @@ def refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:
     policies = sorted({lease.policies.effective.value for lease in wrong})
     return exception.NoDeviceAvailable(
         f"instance {wrong[0].consumer} holds devices that the NUMA policy "
-        f"{' or '.join(policies)} does not allow in guest cells {cells(wrong[0])}: "
-        f"{', '.join(map(placement, wrong))}; there is no other one: {reason}",
+        f"{' or '.join(policies)} does not allow in guest cells "
+        f"{planning.cells(wrong[0])}: {', '.join(map(planning.placement, wrong))}; "
+        f"there is no other one: {reason}",
         reason=exception.NoDeviceReason.NUMA_POLICY,
     )
-
-
-def cells(lease: Lease) -> str:
-    """Return the guest's cells, for messages."""
-    return ", ".join(map(str, lease.guest.cells))
-
-
-def placement(lease: Lease) -> str:
-    """Return the device of a lease and its place, for messages."""
-    affinity = lease.affinity.value if lease.affinity else "unknown"
-    return f"{lease.address} ({affinity}, node {lease.handle.numa_node})"
 
 
 def _key(lease: Lease) -> _Key:
