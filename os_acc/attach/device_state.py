@@ -146,14 +146,6 @@ def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
     return {each.uuid for each in begun if each.boot_id == this_boot}
 
 
-def is_about(lease: Lease, address: str) -> bool:
-    """Return whether an address is a function of a lease, or its region's card."""
-    addresses = {*map(str, lease.members)}
-    if lease.programming is not None:
-        addresses.add(str(lease.programming.region.card))
-    return address in addresses
-
-
 # -- after a reboot or a hot plug: devices to give back ----------------------
 
 

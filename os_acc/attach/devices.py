@@ -8,7 +8,7 @@ Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from oslo_log import log
 
@@ -61,7 +61,8 @@ class Devices:
         taken = (
             *self._take([each for each in guests if each.slot is None], deadline),
             *deadlines.side_by_side(
-                slots, lambda each: self.with_epoch(self._create, each, deadline)
+                slots,
+                lambda each: self._services.with_epoch(self._create, each, deadline),
             ),
         )
         # 6. Verify their IOMMU groups.
@@ -85,7 +86,7 @@ class Devices:
         if lease.needs_erase and lease.state is LeaseState.PREPARING:
             # After a reboot the host may use it already.
             lease = self._prepare_by_plugin(lease, deadline)
-        return self.with_epoch(self._helper.reserve, lease, deadline)
+        return self._services.with_epoch(self._helper.reserve, lease, deadline)
 
     def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
         def prepare(lease: Lease, deadline: float) -> None:
@@ -95,7 +96,7 @@ class Devices:
                 # guest's device, which must not be erased.
                 self._helper.reserve(lease.without(Action.ERASE), deadline)
 
-        lease = self.with_epoch(prepare, lease, deadline)
+        lease = self._services.with_epoch(prepare, lease, deadline)
         return self._eraser.numbered(lease, deadline)
 
     def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
@@ -108,7 +109,7 @@ class Devices:
             except client.EpochRefused as error:
                 if attempt == len(leases):
                     raise
-                leases = self.accepted(leases, error, deadline)
+                leases = self._services.accepted(leases, error, deadline)
         return leases
 
     def _unanswered(self, leases: Iterable[Lease]) -> dict[str, str]:
@@ -180,7 +181,7 @@ class Devices:
                 try:
                     self.give_back(lease, deadline, *kind)
                 except client.EpochRefused as error:
-                    (lease,) = self.accepted([lease], error, deadline)
+                    (lease,) = self._services.accepted([lease], error, deadline)
                     self.give_back(lease, deadline, *kind)
             except exception.OsAccError as error:
                 return lease, error
@@ -284,31 +285,6 @@ class Devices:
                 if not remaining_attempts:
                     raise
                 LOG.warning("skipping the restore of a removed function: %s", error)
-
-    # -- steps of both directions ------------------------------------------
-
-    def with_epoch(
-        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
-    ) -> Lease:
-        """Run a privileged step; repeat it once if its epoch is refused."""
-        try:
-            step(lease, deadline)
-        except client.EpochRefused as error:
-            (lease,) = self.accepted([lease], error, deadline)
-            step(lease, deadline)
-        return lease
-
-    def accepted(
-        self, leases: Sequence[Lease], error: client.EpochRefused, deadline: float
-    ) -> tuple[Lease, ...]:
-        """Return the leases, those of the refusing device with an accepted epoch.
-
-        After the loss of a store, epochs continue above those that the helper has
-        seen; epochs issued while the clock was ahead come back to the present.
-        """
-        found = [each for each in leases if device_state.is_about(each, error.address)]
-        fresh = self._store.until(deadline).replace(found or leases, error.accepted)
-        return latest(leases, fresh)
 
 
 def _has_capacity(root: str, kind: MdevType) -> bool:

@@ -83,12 +83,8 @@ class Eraser:
         # A device without a record, as after a reboot, is taken with its erasure.
         recorded = {each.lease for each in self._helper.recorded(deadline)}
         for lease in [each for each in noted.values() if each.uuid in recorded]:
-            try:
-                self._helper.reserve(lease, deadline)
-            except client.EpochRefused as error:
-                (again,) = store.replace([lease], error.accepted)
-                self._helper.reserve(again, deadline)
-                noted[again.uuid] = again
+            reserve = self._helper.reserve
+            noted[lease.uuid] = self._services.with_epoch(reserve, lease, deadline)
         return latest(leases, noted.values())
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
@@ -232,7 +228,7 @@ class Eraser:
             try:
                 done = self._step(lease, deadline)
             except client.EpochRefused as error:
-                (lease,) = store.replace([lease], error.accepted)
+                (lease,) = self._services.accepted([lease], error, deadline)
                 done = self._step(lease, deadline)
         except exception.OsAccError as error:
             if isinstance(error, _MAY_STALL):
@@ -248,11 +244,14 @@ class Eraser:
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
         # 4. Free the device.
-        self._forget(now, deadline)
+        now = self._services.with_epoch(self._forget, now, deadline)
         store.delete([now])
         self._watched.pop(lease.uuid, None)
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
         return None
+
+    def _forget(self, lease: Lease, deadline: float) -> None:
+        self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
 
     def _check_progress(
         self, lease: Lease, deadline: float, cause: Exception | None = None
@@ -325,14 +324,6 @@ class Eraser:
             deadline,
             instead_of=record.UNREADABLE if damaged else lease.erasure.lease,
         )
-
-    def _forget(self, lease: Lease, deadline: float) -> None:
-        """Remove the helper's record; a refusal of the epoch is repeated once."""
-        try:
-            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
-        except client.EpochRefused as error:
-            epoch = self._store.until(deadline).next_epoch(error.accepted)
-            self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
 
 
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:

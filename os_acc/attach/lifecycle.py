@@ -60,9 +60,9 @@ class Lifecycle:
         programmer: programming.Programmer,
         offered: Callable[[float], Iterable[Provider]],
     ) -> None:
-        self._root, self._state_path = services.root, services.state_path
+        self._services = services
+        self._root = services.root
         self._store = services.store
-        self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
         self._programmer = programmer
@@ -127,7 +127,7 @@ class Lifecycle:
             try:
                 return self._programmer.program(leases, jobs, deadline)
             except client.EpochRefused as error:
-                leases = self.devices.accepted(leases, error, deadline)
+                leases = self._services.accepted(leases, error, deadline)
         return self._programmer.program(leases, jobs, deadline)
 
     def _roll_back(
@@ -209,7 +209,7 @@ class Lifecycle:
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [
-            self.devices.with_epoch(self.devices.restore, lease, deadline)
+            self._services.with_epoch(self.devices.restore, lease, deadline)
             if lease.programming is not None
             and (lease.is_the_guests or not device_state.moved(self._root, lease))
             else lease
