@@ -28,7 +28,6 @@ from os_acc.attach import (
     verification,
 )
 from os_acc.attach.region_checks import FunctionElsewhere
-from os_acc.attach.retrier import Retrier
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery, health_steps, sriov
@@ -88,7 +87,7 @@ class Manager:
         publisher: sync.Publisher,
         regions: region_operations.RegionOperations,
         recover: recovery.Recovery,
-        retrier: Retrier,
+        retrier: recovery.Retrier,
         nova_events: external_events.NovaEvents,
         networks: Callable[[], NetworkAffinity],
         vfs: sriov.VfMaker,
