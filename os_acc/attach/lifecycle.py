@@ -221,22 +221,15 @@ class Lifecycle:
             # 5. Prepare the devices, as for a new request.
             ready = self.devices.prepare(programmed, deadline)
             # 6. Record that devices and regions are right in this boot.
-            verified = self._record_verified(ready, deadline)
-        return latest(leases, (*fresh, *verified))
-
-    def _record_verified(
-        self, ready: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Record for leases that their devices and regions are right in this boot."""
-        this_boot = attributes.boot_id(self._root)
-        verified = [
-            device_state.verified(dataclasses.replace(each, boot_id=this_boot))
-            for each in ready
-            if each.programming or each.boot_id != this_boot
-        ]
-        if not verified:
-            return tuple(ready)
-        return latest(ready, self._store.until(deadline).replace(verified))
+            this_boot = attributes.boot_id(self._root)
+            verified = [
+                device_state.verified(dataclasses.replace(each, boot_id=this_boot))
+                for each in ready
+                if each.programming or each.boot_id != this_boot
+            ]
+            if verified:
+                ready = latest(ready, self._store.until(deadline).replace(verified))
+        return latest(leases, (*fresh, *ready))
 
     # -- giving back -------------------------------------------------------
 

@@ -49,6 +49,7 @@ from os_acc.plugins import base
 from os_acc.profiles import expansion
 from os_acc.profiles.expansion import ProfileLookup
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
+from os_acc.scheduling.device_selection import DeviceSelector
 from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
@@ -383,7 +384,7 @@ class Manager:
                 instance,
                 allocations,
                 fingerprint(allocations, found=selection.is_unmapped),
-                planning.selector(self.root, instance, policies),
+                DeviceSelector(planning.guest_cells(self.root, instance), policies),
                 named,
                 profile=request.profile,
             )

@@ -17,7 +17,7 @@ from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
 from os_acc.numa import fit
 from os_acc.numa.network_options import NetworkAffinity
-from os_acc.numa.policies import GuestCells, Policies
+from os_acc.numa.policies import GuestCells
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
@@ -29,19 +29,6 @@ from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_
 from os_acc.scheduling import device_selection
 
 LOG = log.getLogger(__name__)
-
-
-def selector(
-    root: str, instance: InstanceInfo, policies: Policies
-) -> device_selection.DeviceSelector:
-    """Return the device selector for an instance, its NUMA cells and policies.
-
-    :raises InvalidInput: the host does not have one of the instance's NUMA cells.
-    :raises HostStepFailed: the host's NUMA topology cannot be read.
-    """
-    if not instance.numa_cells:
-        return device_selection.DeviceSelector(policies=policies)
-    return device_selection.DeviceSelector(guest_cells(root, instance), policies)
 
 
 def check_networks(
@@ -78,9 +65,13 @@ def check_networks(
 def guest_cells(root: str, instance: InstanceInfo) -> GuestCells:
     """Return the host cells that an instance names, with the host's topology.
 
+    Without cells, the guest may be anywhere.
+
     :raises InvalidInput: the host does not have one of these cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
+    if not instance.numa_cells:
+        return device_selection.ANYWHERE
     topology = numa.read_topology(root)
     cells = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:

@@ -49,25 +49,21 @@ class ReleaseResult:
         consumers = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
         addresses = exception.some([str(lease.address) for lease, _ in self.failed], 4)
         reasons = "; ".join(str(error) for _, error in self.failed)
+        ways = [
+            f"os-acc device release {lease.address}"
+            for lease, _ in self.failed
+            if lease.state is LeaseState.QUARANTINED
+        ]
         error = exception.DevicesUnreleased(
             f"cannot release {addresses} of {consumers}: {reasons}",
             released=[str(lease.address) for lease in self.done],
             unreleased=[(str(lease.address), why) for lease, why in self.failed],
-            hint=self._hint(),
+            hint=f"repair the cause, then run: {'; '.join(ways)}"
+            if ways
+            else "the service retries the release; unplug again to retry now",
         )
         error.__cause__ = self.failed[0][1]
         return error
-
-    def _hint(self) -> str:
-        quarantined = [
-            lease for lease, _ in self.failed if lease.state is LeaseState.QUARANTINED
-        ]
-        if not quarantined:
-            return "the service retries the release; unplug again to retry now"
-        ways = "; ".join(
-            f"os-acc device release {lease.address}" for lease in quarantined
-        )
-        return f"repair the cause, then run: {ways}"
 
 
 def record_failures(

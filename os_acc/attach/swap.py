@@ -38,7 +38,6 @@ from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.records import RecordedState
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
 from os_acc.store import AlreadyLeased
@@ -96,10 +95,19 @@ class Swapper:
                 for _old, new in pairs:
                     vfio.require_drivers(self._root, new.vfio_drivers)
                 check(_on_planned_devices(placed, pairs))
-                self._check_stopped(placed, deadline)
-                recorded = self._established(
-                    placed, pairs, inventory.recorded_state, deadline
-                )
+                for lease in placed:
+                    if lease.wanted.attach_target is not AttachTarget.NONE:
+                        # The guest has to be stopped.
+                        self._helper.check_unused(lease, deadline)
+                planned = [new for _old, new in pairs]
+                with self._programmer.plan_again(planned, deadline) as plan:
+                    recorded = self._life.establish(
+                        plan.leases,
+                        inventory.recorded_state,
+                        deadline,
+                        plan.jobs,
+                        _commit(placed, {new.uuid: old for old, new in pairs}),
+                    )
                 break
             except (
                 AlreadyLeased,
@@ -123,37 +131,16 @@ class Swapper:
         if not all(lease.provider for lease in wrong):
             # A device adopted by hand belongs to no request group of a provider.
             raise refusal(wrong, "its provider is unknown")
+        ports = {each.group: port for each in wrong if (port := each.policies.port)}
+        policies = Policies(MappingProxyType(ports), wrong[0].policies.guest)
         return planning.LeasePlanner(
             self._root,
             wrong[0].owner,
             instance,
             _allocations(wrong),
             wrong[0].request,
-            DeviceSelector(guest, _policies(wrong), _reaching(wrong)),
+            DeviceSelector(guest, policies, _reaching(wrong)),
         )
-
-    def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
-        """Check that no process uses a device of the guest."""
-        for lease in placed:
-            if lease.wanted.attach_target is not AttachTarget.NONE:
-                self._helper.check_unused(lease, deadline)
-
-    def _established(
-        self,
-        placed: Sequence[Lease],
-        pairs: Sequence[tuple[Lease, Lease]],
-        recorded: RecordedState,
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        planned = [new for _old, new in pairs]
-        with self._programmer.plan_again(planned, deadline) as plan:
-            return self._life.establish(
-                plan.leases,
-                recorded,
-                deadline,
-                plan.jobs,
-                _commit(placed, {new.uuid: old for old, new in pairs}),
-            )
 
     def _finished(
         self, placed: Sequence[Lease], recorded: Sequence[Lease], deadline: float
@@ -225,7 +212,11 @@ def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
             lease.provider,
             lease.wanted.resource_class,
             amounts[key],
-            bitstream_request=_bitstream_request(lease),
+            bitstream_request=(
+                BitstreamRequest(function_id=lease.programming.function_id)
+                if lease.programming and lease.programming.function_id
+                else None
+            ),
             attach_target=lease.wanted.attach_target,
             numa_policy=lease.policies.group,
         )
@@ -266,23 +257,12 @@ def _taken(old: Lease, free: list[Lease]) -> Lease:
     raise refusal([old], "the others reach another function of its region")
 
 
-def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
-    if lease.programming is None or lease.programming.function_id is None:
-        return None
-    return BitstreamRequest(function_id=lease.programming.function_id)
-
-
 def _on_planned_devices(
     placed: Sequence[Lease], pairs: Sequence[tuple[Lease, Lease]]
 ) -> list[Lease]:
     """Return the leases under their UUIDs, each with its planned device."""
     moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
     return list(latest(placed, moved))
-
-
-def _policies(wrong: Sequence[Lease]) -> Policies:
-    ports = {lease.group: port for lease in wrong if (port := lease.policies.port)}
-    return Policies(MappingProxyType(ports), wrong[0].policies.guest)
 
 
 def _moved(old: Lease, planned: Lease) -> Lease:
@@ -310,26 +290,29 @@ def _moved(old: Lease, planned: Lease) -> Lease:
 def _commit(
     placed: Sequence[Lease], olds: Mapping[str, Lease]
 ) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
-    """Return the function that makes the records of the commit."""
+    """Return the function that makes the records of the commit.
+
+    A new lease takes over the request of the old one, which gets the other UUID.
+    """
     gone = {old.uuid for old in olds.values()}
 
     def committed(ready: Sequence[Lease]) -> Sequence[Lease]:
-        return [
-            *(_taking_over(new, olds[new.uuid]) for new in lifecycle.held(ready)),
-            *(_given_up(olds[new.uuid], new) for new in ready),
-            *(each for each in placed if each.uuid not in gone),
+        taking_over = [
+            dataclasses.replace(
+                device_state.verified(new),
+                state=LeaseState.HELD,
+                arq=olds[new.uuid].request_uuid,
+                is_spare=False,
+            )
+            for new in ready
         ]
+        given_up = [
+            dataclasses.replace(
+                olds[new.uuid], state=LeaseState.RELEASING, arq=new.uuid, is_spare=True
+            )
+            for new in ready
+        ]
+        others = [each for each in placed if each.uuid not in gone]
+        return [*taking_over, *given_up, *others]
 
     return committed
-
-
-def _taking_over(new: Lease, old: Lease) -> Lease:
-    new = device_state.verified(new)
-    return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
-
-
-def _given_up(old: Lease, new: Lease) -> Lease:
-    """Return the old lease without its request; its entry has the other UUID."""
-    return dataclasses.replace(
-        old, state=LeaseState.RELEASING, arq=new.uuid, is_spare=True
-    )
