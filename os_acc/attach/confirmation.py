@@ -130,7 +130,15 @@ class Confirmer:
         :raises OsAccError: as :meth:`.Lifecycle.establish`,
             :meth:`.Rebuilder.renewed` and :meth:`.Lifecycle.reestablish`.
         """
-        _check_complete(held)
+        for lease in held:
+            if lease.request_size not in (0, len(held)):
+                raise exception.NotFound(
+                    f"only {len(held)} of {lease.request_size} accelerators of "
+                    f"instance {lease.consumer} are recorded",
+                    hint="find the others with 'os-acc device list' and adopt them, or "
+                    "unplug the instance",
+                    kind=exception.ObjectKind.LEASE,
+                )
         renewed = self._renewed(instance, policies, held, deadline)
         both = (*held, *renewed)
         try:
@@ -196,16 +204,3 @@ class Confirmer:
             policies=policies.renewed(lease.group, lease.policies),
             handle=dataclasses.replace(lease.handle, numa_node=node),
         )
-
-
-def _check_complete(held: Sequence[Lease]) -> None:
-    """Check that no lease of a request is missing."""
-    for lease in held:
-        if lease.request_size not in (0, len(held)):
-            raise exception.NotFound(
-                f"only {len(held)} of {lease.request_size} accelerators of instance "
-                f"{lease.consumer} are recorded",
-                hint="find the others with 'os-acc device list' and adopt them, or "
-                "unplug the instance",
-                kind=exception.ObjectKind.LEASE,
-            )

@@ -102,6 +102,10 @@ def verified(lease: Lease) -> Lease:
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     """Return the lease with the present bindings, group, boot and PFs.
 
+    A reboot may have moved a drive that is on no driver that shows its serial number.
+    Only root can tell that it has the data of its guest: its lease keeps the boot until
+    its plugin has prepared it.
+
     :raises DeviceGone: a function has vanished.
     :raises DeviceChanged: a function was exchanged.
     :raises HostStepFailed: the device has no IOMMU group any more.
@@ -130,11 +134,14 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         )
         for old, function in zip(lease.prior, functions, strict=True)
     )
+    identities = [each.identity for each in lease.prior]
+    identities += [each.identity for each in functions]
+    is_shown = all(each.drive for each in identities)
     return dataclasses.replace(
         lease,
         prior=prior,
         handle=dataclasses.replace(lease.handle, iommu_group=group),
-        boot_id=this_boot,
+        boot_id=this_boot if is_shown or not lease.needs_erase else lease.boot_id,
         physfns=physfns(functions),
     )
 

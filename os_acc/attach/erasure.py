@@ -88,9 +88,36 @@ class Eraser:
         return latest(leases, noted.values())
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        """Return leases with the erasures that they need when their release begins."""
+        """Return leases with the erasures that they need when their release begins.
+
+        A plug that failed before the helper took its device returned no entry. Once the
+        helper has a record with the plugin that has to erase the device, the device is
+        erased: the safe rule.
+        """
         marked = self._with_erasures(self._followed(leases, deadline), deadline)
-        return _still_outstanding(self._root, self._helper, marked, deadline)
+        if not any(each.needs_erase for each in marked):
+            return marked
+        try:
+            records = self._helper.recorded(deadline)
+        except exception.OsAccError as error:
+            LOG.debug(
+                "cannot read the helper's records, so devices are erased: %s", error
+            )
+            return marked
+        # A record without an eraser is that of a device that was only prepared.
+        recorded = {each.lease for each in records if each.eraser}
+        this_boot = attributes.boot_id(self._root)
+        return [
+            each.without(Action.ERASE, Action.RELEASE)
+            if _is_superseded(each, records)
+            else each.without(Action.ERASE)
+            if each.needs_erase
+            and each.state is LeaseState.PREPARING
+            and each.boot_id == this_boot
+            and each.uuid not in recorded
+            else each
+            for each in marked
+        ]
 
     def _with_erasures(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         return plugin_steps.with_erasure(
@@ -326,22 +353,6 @@ class Eraser:
         )
 
 
-def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """Do as :func:`.device_state.refreshed`, but keep the boot of unverified drives.
-
-    A reboot may have moved a drive that is on no driver that shows its serial number.
-    Only root can tell that it has the data of its guest: once the plugin has prepared
-    it, :class:`.Lifecycle` records the boot.
-    """
-    now = device_state.refreshed(root, lease, deadline)
-    functions = (pci.read_function(root, each) for each in lease.functions)
-    shown = all(each is not None and each.identity.drive for each in functions)
-    was_shown = all(each.identity.drive for each in lease.prior)
-    if not lease.needs_erase or lease.slot is not None or (shown and was_shown):
-        return now
-    return dataclasses.replace(now, boot_id=lease.boot_id)
-
-
 def lacks_number(lease: Lease) -> bool:
     """Return whether a device has to be erased, and its lease has no serial number."""
     numbers = (each.identity.drive for each in lease.prior)
@@ -421,38 +432,6 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
         ),
         physfns=physfns([now]),
     )
-
-
-def _still_outstanding(
-    root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
-) -> list[Lease]:
-    """Return leases, without the erasure of devices that no consumer can have had.
-
-    A plug that failed before the helper took its device returned no entry. Once the
-    helper has a record with the plugin that has to erase the device, the device is
-    erased: the safe rule.
-    """
-    if not any(each.needs_erase for each in leases):
-        return list(leases)
-    try:
-        records = helper.recorded(deadline)
-    except exception.OsAccError as error:
-        LOG.debug("cannot read the helper's records, so devices are erased: %s", error)
-        return list(leases)
-    # A record without an eraser is that of a device that was only prepared.
-    recorded = {each.lease for each in records if each.eraser}
-    this_boot = attributes.boot_id(root)
-    return [
-        each.without(Action.ERASE, Action.RELEASE)
-        if _is_superseded(each, records)
-        else each.without(Action.ERASE)
-        if each.needs_erase
-        and each.state is LeaseState.PREPARING
-        and each.boot_id == this_boot
-        and each.uuid not in recorded
-        else each
-        for each in leases
-    ]
 
 
 def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:

@@ -188,7 +188,9 @@ class Lifecycle:
         if not broken:
             return leases
         # 1. Record the present bindings, and the outstanding actions of a newer plugin.
-        refreshed = [erasure.refreshed(self._root, each, deadline) for each in broken]
+        refreshed = [
+            device_state.refreshed(self._root, each, deadline) for each in broken
+        ]
         fresh = self._store.until(deadline).replace(
             plugin_steps.with_actions(self._plugins, refreshed)
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from oslo_log import log
 
@@ -113,7 +113,13 @@ class Programmer:
         recorded = {lease.uuid: lease for lease in leases}
         cards: dict[PciAddress, list[ProgrammingJob]] = {}
         for job in jobs:
-            cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
+            renewed = tuple(
+                dataclasses.replace(each, lease=recorded[each.lease.uuid])
+                for each in job.requirements
+            )
+            cards.setdefault(job.region.card, []).append(
+                dataclasses.replace(job, requirements=renewed)
+            )
         for lease in leases:
             # Programming may rebind a card; the helper restores it by its own record.
             if not cards.keys().isdisjoint(lease.members):
@@ -380,16 +386,6 @@ class Programmer:
             )
             with self.library.fetched(image, deadline, region=job.region) as again:
                 program(again)
-
-
-def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
-    return dataclasses.replace(
-        job,
-        requirements=tuple(
-            dataclasses.replace(each, lease=recorded[each.lease.uuid])
-            for each in job.requirements
-        ),
-    )
 
 
 def _recorded(lease: Lease) -> Programming:

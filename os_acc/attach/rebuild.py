@@ -319,7 +319,8 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
             requirement.unidentified and before.region.functions
         )
     else:
-        is_met = not requirement.is_exact and requirement.is_served_by(region)
+        address = requirement.lease.address
+        is_met = not requirement.is_exact and requirement.is_served_at(address, region)
     if not is_met:
         return None
     return dataclasses.replace(

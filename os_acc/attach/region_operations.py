@@ -181,7 +181,14 @@ class RegionOperations:
         address: PciAddress | None = None
         try:
             inventory = self._catalog.look(deadline)
-            provider = _provider_of(inventory, key)
+            provider = next(
+                (
+                    each
+                    for each in inventory.providers.values()
+                    if each.device.region and each.device.region.key == key
+                ),
+                None,
+            )
             if provider is None:
                 self._missing.add(key)
                 LOG.warning(
@@ -248,10 +255,25 @@ class RegionOperations:
         recorded: RecordedImage | None = None,
     ) -> Region:
         """Program a region under a lease that a crash at any point releases."""
-        planner = self._planner(provider, image_id)
-        consumer = planner.instance.uuid
+        allocation = GroupAllocation(
+            "",
+            provider.uuid,
+            provider.device.resource_class,
+            1,
+            BitstreamRequest(bitstream_id=image_id),
+            AttachTarget.NONE,
+        )
+        instance = InstanceInfo(uuidutils.generate_uuid(), name=_NAME)
+        planner = planning.LeasePlanner(
+            self._root,
+            Owner.COMMAND,
+            instance,
+            [allocation],
+            fingerprint([allocation]),
+            DeviceSelector(),
+        )
         with (
-            self._locks.hold([consumer_lock(consumer)], deadline),
+            self._locks.hold([consumer_lock(instance.uuid)], deadline),
             self._catalog.recounting(deadline),
         ):
             planned, state = planner.plan(inventory, deadline), inventory.recorded_state
@@ -273,24 +295,6 @@ class RegionOperations:
         (lease,) = leases
         assert lease.programming is not None
         return lease.programming.region
-
-    def _planner(self, provider: Provider, image_id: str) -> planning.LeasePlanner:
-        allocation = GroupAllocation(
-            "",
-            provider.uuid,
-            provider.device.resource_class,
-            1,
-            BitstreamRequest(bitstream_id=image_id),
-            AttachTarget.NONE,
-        )
-        return planning.LeasePlanner(
-            self._root,
-            Owner.COMMAND,
-            InstanceInfo(uuidutils.generate_uuid(), name=_NAME),
-            [allocation],
-            fingerprint([allocation]),
-            DeviceSelector(),
-        )
 
     def _log_failure(
         self, key: str, address: PciAddress | None, error: exception.OsAccError
@@ -332,14 +336,6 @@ def _members(provider: Provider) -> set[PciAddress]:
         for each in one.members
         if isinstance(each, PciAddress)
     }
-
-
-def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
-    for provider in inventory.providers.values():
-        region = provider.device.region
-        if region is not None and region.key == key:
-            return provider
-    return None
 
 
 def _offered(

@@ -166,10 +166,6 @@ class RegionRequirement:
             places = now.pci_functions
         return frozenset(each for each in places if self.is_served_at(each, now))
 
-    def is_served_by(self, now: Region) -> bool:
-        """Return whether the lease's PCI function reaches the required function."""
-        return self.is_served_at(self.lease.address, now)
-
     def is_served_at(self, address: DeviceAddress, now: Region) -> bool:
         """Return whether a PCI function reaches the required function.
 

@@ -73,10 +73,13 @@ def record_failures(
 
     If the cause can pass, the lease keeps its state, and its release is retried.
     """
-    changed = [(_with_reason(lease, error), error) for lease, error in failed]
-    news = [
-        new for (new, _), (old, _) in zip(changed, failed, strict=True) if new != old
-    ]
+    changed, news = [], []
+    for lease, error in failed:
+        state = lease.state if is_transient(error) else LeaseState.QUARANTINED
+        new = dataclasses.replace(lease, state=state, reason=str(error))
+        changed.append((new, error))
+        if new != lease:
+            news.append(new)
     for lease in news:
         if lease.erasure and lease.state is LeaseState.ERASING:
             text, level = "cannot erase %s after instance %s yet: %s", logging.INFO
@@ -99,11 +102,6 @@ def is_transient(error: exception.OsAccError) -> bool:
     return isinstance(error, _WAITS) or (
         isinstance(error, _MAY_PASS) and error.retryable
     )
-
-
-def _with_reason(lease: Lease, error: exception.OsAccError) -> Lease:
-    state = lease.state if is_transient(error) else LeaseState.QUARANTINED
-    return dataclasses.replace(lease, state=state, reason=str(error))
 
 
 def is_refused_by_store(error: exception.OsAccError) -> bool:

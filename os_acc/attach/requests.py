@@ -97,7 +97,7 @@ class Requests:
 
     def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
         """See :func:`os_acc.requests.create`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         if not isinstance(profile, str):
             raise exception.InvalidInput(
                 f"{exception.show(profile)} is not the name of a device profile"
@@ -144,7 +144,7 @@ class Requests:
 
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
         """See :func:`os_acc.requests.bind`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         store = self._manager.store.until(deadline)
         requested = self._parsed(bindings)
         asked = _by_instance(requested)
@@ -182,7 +182,7 @@ class Requests:
 
     def unbind(self, uuids: object) -> int:
         """See :func:`os_acc.requests.unbind`."""
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        deadline = time.monotonic() + self._manager.settings.unplug_timeout
         requested = uuids_from_api(uuids)
         with self._locked(lambda store: store.requests(requested), deadline) as found:
             return self._unbind(found, deadline)
@@ -226,7 +226,7 @@ class Requests:
         """See :func:`os_acc.requests.delete`."""
         if (uuids is None) == (instance is None):
             raise exception.InvalidInput("pass either uuids or an instance")
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        deadline = time.monotonic() + self._manager.settings.unplug_timeout
         store = self._manager.store.until(deadline)
         if instance is None:
             requested = uuids_from_api(uuids)
@@ -253,7 +253,7 @@ class Requests:
 
     def notify(self, uuids: object) -> NotifyReport:
         """See :func:`os_acc.requests.notify`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         requested = uuids_from_api(uuids)
         found = self._manager.store.until(deadline).requests(requested)
         return self._manager.nova_events.notify(found, deadline)
@@ -272,20 +272,17 @@ class Requests:
         }
         if len(asked) < len(bindings):
             raise exception.InvalidInput("bindings has the same request twice")
-        for uuid, each in asked.items():
-            self._check_host(uuid, each.hostname)
-        return asked
-
-    def _check_host(self, uuid: str, hostname: str) -> None:
-        # Nova names the host by its full or by its short name.
         node_name = self._manager.settings.node_name
-        if hostname not in (node_name, node_name.partition(".")[0]) and (
-            hostname.partition(".")[0] != node_name
-        ):
-            raise exception.InvalidInput(
-                f"cannot bind request {uuid} to host {exception.show(hostname)}: this "
-                f"host is {node_name}"
-            )
+        for uuid, each in asked.items():
+            # Nova names the host by its full or by its short name.
+            if each.hostname not in (node_name, node_name.partition(".")[0]) and (
+                each.hostname.partition(".")[0] != node_name
+            ):
+                raise exception.InvalidInput(
+                    f"cannot bind request {uuid} to host "
+                    f"{exception.show(each.hostname)}: this host is {node_name}"
+                )
+        return asked
 
     def _unbound(self, asked: _InstanceBindings, store: Store) -> _Batch | None:
         """Return an instance's requests; None: they have these bindings already."""
@@ -308,7 +305,7 @@ class Requests:
             yield
         except BaseException as error:
             # The deadline of the plug may have passed.
-            deadline = self._deadline(self._manager.settings.unplug_timeout)
+            deadline = time.monotonic() + self._manager.settings.unplug_timeout
             failed = RequestState.BIND_FAILED
             try:
                 self._manager.store.until(deadline).change_requests(
@@ -318,10 +315,6 @@ class Requests:
             except exception.OsAccError as why:
                 error.add_note(f"cannot record that the requests failed: {why}")
             raise
-
-    @staticmethod
-    def _deadline(seconds: float) -> float:
-        return time.monotonic() + seconds
 
 
 def with_plugged(
