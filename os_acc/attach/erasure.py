@@ -24,7 +24,7 @@ from os_acc.attach import Services, device_state, plugin_steps
 from os_acc.attach.release_result import record_failures
 from os_acc.helper import client
 from os_acc.host import attributes, pci
-from os_acc.objects.device import Provider
+from os_acc.objects.device import Erasure, Provider
 from os_acc.objects.lease import (
     Action,
     HelperRecord,
@@ -35,6 +35,7 @@ from os_acc.objects.lease import (
 )
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.request_group import AttachTarget
+from os_acc.plugins.base import PluginBase
 from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 
@@ -120,9 +121,35 @@ class Eraser:
         ]
 
     def _with_erasures(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        return plugin_steps.with_erasure(
-            self._plugins, leases, lambda: self._offered(deadline)
-        )
+        """Return leases, marked if their plugins, which did not erase, do so by now.
+
+        An erasure is not taken back: a lease keeps that of an earlier plugin version.
+        """
+
+        def may_be_erased(lease: Lease) -> bool:
+            plugin = self._plugins.get(lease.plugin)
+            return (
+                plugin is not None
+                and type(plugin).erase is not PluginBase.erase
+                and not lease.needs_erase
+                and not lease.never_held
+                and lease.state is not LeaseState.PREPARING
+            )
+
+        if not any(map(may_be_erased, leases)):
+            return list(leases)
+        erasers = {
+            handle.address: provider.device.plugin
+            for provider in self._offered(deadline)
+            if provider.device.erasure is Erasure.PLUGIN
+            for handle in provider.device.handles
+        }
+        return [
+            each.needing(Action.ERASE)
+            if may_be_erased(each) and erasers.get(each.address) == each.plugin
+            else each
+            for each in leases
+        ]
 
     def _followed(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Record the present addresses of drives, which may have moved.

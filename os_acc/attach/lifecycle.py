@@ -217,9 +217,9 @@ class Lifecycle:
             else lease
             for lease in idle
         ]
-        with self._programmer.plan_again(idle, deadline) as plan:
+        with self._programmer.plan_again(idle, deadline) as jobs:
             # 4. Program regions that have lost their contents.
-            programmed = self._programmed(plan.leases, plan.jobs, deadline)
+            programmed = self._programmed(idle, jobs, deadline)
             # 5. Prepare the devices, as for a new request.
             ready = self.devices.prepare(programmed, deadline)
             # 6. Record that devices and regions are right in this boot.

@@ -182,14 +182,10 @@ class Manager:
             raise failure
         return len(released.done)
 
-    def renew(self, consumer: str, deadline: float, image_id: str = "") -> None:
-        """Confirm the leases of a consumer; the caller holds its lock.
-
-        :param image_id: the image that the instance boots, or ''.
-        """
-        instance = InstanceInfo(consumer, image_id=image_id)
-        leases = self.store.until(deadline).leases(consumer)
-        held = self.recovery.settled(consumer, leases, deadline)
+    def renew(self, instance: InstanceInfo, deadline: float) -> None:
+        """Confirm the leases of an instance; the caller holds its lock."""
+        leases = self.store.until(deadline).leases(instance.uuid)
+        held = self.recovery.settled(instance.uuid, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
     def check_bind(
@@ -215,26 +211,23 @@ class Manager:
 
     def bind(
         self,
-        consumer: str,
+        instance: InstanceInfo,
         selection: Allocations,
         request: FlavorRequest,
         named: Mapping[str, Sequence[str]],
         deadline: float,
-        image_id: str = "",
     ) -> None:
         """Plug accelerator requests that :meth:`check_bind` has accepted.
 
         The caller holds the consumer's lock.
 
         :param named: the UUIDs of the requests of each group, by its suffix.
-        :param image_id: the image that the instance boots, or ''.
         :raises Conflict: the consumer has other accelerators.
         """
-        instance = InstanceInfo(consumer, image_id=image_id)
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
-            raise _of_other_requests(consumer)
+            raise _of_other_requests(instance.uuid)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -417,11 +410,9 @@ class Manager:
                 accepted = recorded.unverified_regions.accepted
                 with self._programmer.plan(
                     planned, instance.image_id, accepted, deadline
-                ) as plan:
+                ) as (decided, jobs):
                     # 3. Prepare the devices. Undo: establish() rolls back.
-                    leases = self.life.establish(
-                        plan.leases, recorded, deadline, plan.jobs
-                    )
+                    leases = self.life.establish(decided, recorded, deadline, jobs)
                 break
             except _PASSING as error:
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)

@@ -66,8 +66,7 @@ def release_device(
     :raises Conflict: another node of the host has it, and not ``force``.
     :raises OsAccError: the error of the host; no record is deleted.
     """
-    if not isinstance(address, MdevSlot):
-        _check_address(address)
+    _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
@@ -290,8 +289,7 @@ def adopt_device(
     :raises Conflict: the consumer has a lease that is not ``held``, another node of the
         host has the device, or it is that of a lease, moved by a reboot.
     """
-    if not isinstance(address, MdevSlot):
-        _check_address(address)
+    _check_address(address)
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
@@ -446,7 +444,7 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
 
 
 def _check_address(address: object) -> None:
-    if not isinstance(address, PciAddress):
+    if not isinstance(address, PciAddress | MdevSlot):
         raise exception.InvalidInput(
             f"{exception.show(address)} is not a PciAddress",
             hint="a PCI address looks like 0000:3b:02.1",

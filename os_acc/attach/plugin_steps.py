@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
@@ -19,8 +19,7 @@ from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.bitstream import Bitstream
-from os_acc.objects.device import Erasure, Provider
-from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
+from os_acc.objects.lease import Action, Lease, LeaseView
 from os_acc.objects.region import Region
 from os_acc.objects.typed import expect, plain_text
 from os_acc.plugins import base
@@ -174,42 +173,6 @@ def with_actions(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
 
     return [
         each.needing(Action.RELEASE) if is_released(each) else each for each in leases
-    ]
-
-
-def with_erasure(
-    plugins: Plugins, leases: Sequence[Lease], offered: Callable[[], Iterable[Provider]]
-) -> list[Lease]:
-    """Return leases, marked if their plugins, which did not erase, do so by now.
-
-    An erasure is not taken back: a lease keeps that of an earlier plugin version.
-
-    :param offered: returns the devices of the host; called only if a lease may change.
-    """
-
-    def may_be_erased(lease: Lease) -> bool:
-        plugin = plugins.get(lease.plugin)
-        return (
-            plugin is not None
-            and type(plugin).erase is not base.PluginBase.erase
-            and not lease.needs_erase
-            and not lease.never_held
-            and lease.state is not LeaseState.PREPARING
-        )
-
-    if not any(map(may_be_erased, leases)):
-        return list(leases)
-    erasers = {
-        handle.address: provider.device.plugin
-        for provider in offered()
-        if provider.device.erasure is Erasure.PLUGIN
-        for handle in provider.device.handles
-    }
-    return [
-        each.needing(Action.ERASE)
-        if may_be_erased(each) and erasers.get(each.address) == each.plugin
-        else each
-        for each in leases
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from oslo_log import log
@@ -22,7 +23,7 @@ from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import Bitstream
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, latest
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
     Programming,
@@ -35,14 +36,6 @@ from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProgrammingPlan:
-    """Leases as they will be recorded, and the jobs that program their regions."""
-
-    leases: tuple[Lease, ...]
-    jobs: tuple[ProgrammingJob, ...] = ()
 
 
 class Programmer:
@@ -67,7 +60,7 @@ class Programmer:
         accepted: frozenset[str],
         deadline: float,
         recorded: RecordedImage | None = None,
-    ) -> Iterator[ProgrammingPlan]:
+    ) -> Iterator[tuple[Sequence[Lease], Sequence[ProgrammingJob]]]:
         """Fetch and verify the bitstreams of leases; the devices are not touched.
 
         1. select the images, 2. fetch the files, 3. lock the cards, 4. read the
@@ -77,6 +70,8 @@ class Programmer:
         :param instance_image: the id of the image that the guest boots, or ''.
         :param accepted: see :attr:`.UnverifiedRegions.accepted`.
         :param recorded: the very file to program; None: as each lease requests.
+        :returns: the leases as they will be recorded, and the jobs that program their
+            regions.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents, or a
             rebuild of its guest has yet to program it.
@@ -86,7 +81,7 @@ class Programmer:
             each.region is None and each.wanted.bitstream_request is None
             for each in leases
         ):
-            yield ProgrammingPlan(tuple(leases))
+            yield leases, ()
             return
         booted = None
         if instance_image:
@@ -137,8 +132,8 @@ class Programmer:
     @contextlib.contextmanager
     def plan_again(
         self, leases: Sequence[Lease], deadline: float
-    ) -> Iterator[ProgrammingPlan]:
-        """Plan as :meth:`plan` does, for held leases whose regions may be empty.
+    ) -> Iterator[Sequence[ProgrammingJob]]:
+        """Plan the jobs for held leases whose regions may be empty; see :meth:`plan`.
 
         A region that has lost one of their functions is programmed for all of them.
 
@@ -148,7 +143,7 @@ class Programmer:
             another guest uses it.
         """
         if all(each.region is None for each in leases):
-            yield ProgrammingPlan(tuple(leases))
+            yield ()
             return
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
@@ -163,7 +158,7 @@ class Programmer:
             others = self._store.until(deadline).leases() if jobs else ()
             for job in jobs:
                 region_checks.check_idle(job, leases, others, self._helper, deadline)
-            yield ProgrammingPlan(tuple(leases), tuple(jobs))
+            yield jobs
 
     # -- planning ----------------------------------------------------------
 
@@ -173,37 +168,38 @@ class Programmer:
         requirements: Sequence[RegionRequirement],
         accepted: frozenset[str],
         deadline: float,
-    ) -> ProgrammingPlan:
+    ) -> tuple[Sequence[Lease], Sequence[ProgrammingJob]]:
         recorded = self._store.until(deadline).recorded_state()
         unverified = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
         regions: dict[str, Region] = {}
         coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
-        for first in requirements:
-            if first.region.key in regions:
-                continue
+        on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
+        for each in requirements:
+            on_region[each.region.key].append(each)
+        for key, alike in on_region.items():
             now, unverified = self.present(
-                first.lease.plugin, first.region, unverified, deadline
+                alike[0].lease.plugin, alike[0].region, unverified, deadline
             )
             region_checks.check_decided(now, recorded)
-            regions[now.key] = coming[now.key] = now
-            on_region = [each for each in requirements if each.region.key == now.key]
-            job = reqs.job(now, on_region, unverified)
+            regions[key] = coming[key] = now
+            job = reqs.job(now, alike, unverified)
             if job is not None:
                 region_checks.check_free(self._root, job, recorded)
                 jobs.append(job)
-                coming[now.key] = self.after(job, deadline)
-            elif any(each.bitstream for each in on_region):
+                coming[key] = self.after(job, deadline)
+            elif any(each.bitstream for each in alike):
                 LOG.info("%s already holds the requested bitstream", now)
         region_checks.check_reached(requirements, coming)
-        leases = {each.uuid: each for each in planned}
-        for each in requirements:
-            key = each.region.key
-            programming = each.recorded(regions[key], coming[key], unverified)
-            leases[each.lease.uuid] = dataclasses.replace(
-                each.lease, programming=programming
+        decided = [
+            dataclasses.replace(
+                each.lease,
+                programming=each.recorded(regions[key], coming[key], unverified),
             )
-        return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
+            for key, alike in on_region.items()
+            for each in alike
+        ]
+        return latest(planned, decided), jobs
 
     def after(self, job: ProgrammingJob, deadline: float) -> Region:
         """Return the region of a job with the functions that its plugin expects.

@@ -276,17 +276,16 @@ class RegionOperations:
             self._locks.hold([consumer_lock(instance.uuid)], deadline),
             self._catalog.recounting(deadline),
         ):
-            planned, state = planner.plan(inventory, deadline), inventory.recorded_state
-            accepted = state.unverified_regions.accepted
+            state = inventory.recorded_state
             with self._programmer.plan(
-                planned, "", accepted, deadline, recorded
-            ) as plan:
+                planner.plan(inventory, deadline),
+                "",
+                state.unverified_regions.accepted,
+                deadline,
+                recorded,
+            ) as (planned, jobs):
                 leases = self._life.establish(
-                    plan.leases,
-                    state,
-                    deadline,
-                    plan.jobs,
-                    committed=_releasing,
+                    planned, state, deadline, jobs, committed=_releasing
                 )
             released = self._life.release(leases, deadline)
         self._catalog.count_released(leases, bool(released.failed), deadline)

@@ -42,7 +42,7 @@ from os_acc.objects.accelerator_request import (
     uuids_from_api,
 )
 from os_acc.objects.api import ExternalEvents, NotifyReport
-from os_acc.objects.instance import consumer_uuid
+from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.request_group import (
     Allocations,
@@ -62,13 +62,9 @@ _LONGEST = 400
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InstanceBindings:
-    """The bindings of one call to one instance, by the UUID of the request.
+    """The bindings of one call to one instance, by the UUID of the request."""
 
-    :ivar image_id: the image that the instance boots, or ''.
-    """
-
-    instance: str
-    image_id: str
+    instance: InstanceInfo
     bindings: Mapping[str, RequestBinding]
 
 
@@ -149,7 +145,7 @@ class Requests:
         requested = self._parsed(bindings)
         asked = _by_instance(requested)
         # All locks at once: no request changes its state between check and bind.
-        owners = {*requested, *(each.instance for each in asked)}
+        owners = {*requested, *(each.instance.uuid for each in asked)}
         with self._manager.locks.hold(
             [consumer_lock(each) for each in owners], deadline
         ):
@@ -158,7 +154,7 @@ class Requests:
                 if batch:
                     with self._failing(batch):
                         self._manager.check_bind(
-                            each.instance,
+                            each.instance.uuid,
                             batch.selection,
                             batch.flavor,
                             set(each.bindings),
@@ -166,7 +162,7 @@ class Requests:
                         )
             for each, batch in batches:
                 if not batch:
-                    self._manager.renew(each.instance, deadline, each.image_id)
+                    self._manager.renew(each.instance, deadline)
                     continue
                 store.change_requests(batch.requests)
                 with self._failing(batch):
@@ -176,7 +172,6 @@ class Requests:
                         batch.flavor,
                         batch.named,
                         deadline,
-                        each.image_id,
                     )
             return store.requests(requested)
 
@@ -378,7 +373,8 @@ def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]
                 f"{', '.join(map(exception.show, images))}",
                 hint="pass the image that the instance boots",
             )
-        bindings.append(_InstanceBindings(instance, "".join(images), together))
+        info = InstanceInfo(instance, image_id="".join(images))
+        bindings.append(_InstanceBindings(info, together))
     return bindings
 
 

@@ -100,12 +100,12 @@ class Swapper:
                         # The guest has to be stopped.
                         self._helper.check_unused(lease, deadline)
                 planned = [new for _old, new in pairs]
-                with self._programmer.plan_again(planned, deadline) as plan:
+                with self._programmer.plan_again(planned, deadline) as jobs:
                     recorded = self._life.establish(
-                        plan.leases,
+                        planned,
                         inventory.recorded_state,
                         deadline,
-                        plan.jobs,
+                        jobs,
                         _commit(placed, {new.uuid: old for old, new in pairs}),
                     )
                 break
