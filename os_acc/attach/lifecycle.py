@@ -107,9 +107,11 @@ class Lifecycle:
         try:
             # 2. Program the regions. Undo: none; a region keeps its contents.
             programmed = self._programmed(intents, jobs, deadline)
-            # 3. to 6. Prepare the devices. Undo: try_give_back().
-            ready = self.devices.prepare(programmed, deadline)
-            # 7. Commit.
+            # 3. Call the plugins. Undo: try_give_back().
+            prepared = self.devices.prepare(programmed, deadline)
+            # 4. Take the devices, and verify their groups. Undo: try_give_back().
+            ready = self.devices.take(prepared, deadline)
+            # 5. Commit.
             return store.replace(committed(ready))
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.
@@ -220,8 +222,9 @@ class Lifecycle:
         with self._programmer.plan_again(idle, deadline) as jobs:
             # 4. Program regions that have lost their contents.
             programmed = self._programmed(idle, jobs, deadline)
-            # 5. Prepare the devices, as for a new request.
-            ready = self.devices.prepare(programmed, deadline)
+            # 5. Prepare and take the devices, as for a new request.
+            prepared = self.devices.prepare(programmed, deadline)
+            ready = self.devices.take(prepared, deadline)
             # 6. Record that devices and regions are right in this boot.
             this_boot = attributes.boot_id(self._root)
             verified = [
