@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -34,6 +34,7 @@ from os_acc.inventory import discovery, health_steps, sriov
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
@@ -67,6 +68,25 @@ _PASSING: Final = (
     exception.NoDeviceAvailable,
     exception.RegionUnusable,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """The accelerator requests of one create call, with bindings to one instance.
+
+    :ivar named: the UUIDs of the requests of each group, by its suffix.
+    """
+
+    instance: InstanceInfo
+    requests: tuple[AcceleratorRequest, ...]
+    selection: Allocations
+    flavor: FlavorRequest
+    named: Mapping[str, Sequence[str]]
+
+    @property
+    def uuids(self) -> set[str]:
+        """The UUIDs of the requests."""
+        return {each.uuid for each in self.requests}
 
 
 class Manager:
@@ -188,46 +208,32 @@ class Manager:
         held = self.recovery.settled(instance.uuid, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
-    def check_bind(
-        self,
-        consumer: str,
-        selection: Allocations,
-        request: FlavorRequest,
-        uuids: Set[str],
-        deadline: float,
-    ) -> None:
+    def check_bind(self, batch: Batch, deadline: float) -> None:
         """Check a binding, before another one is made; see :meth:`bind`.
 
-        :param uuids: the UUIDs of the accelerator requests.
         :raises ProviderNotFound: a provider does not belong to this host.
         :raises InvalidAllocation: a provider has other resources.
         :raises Conflict: the consumer has other accelerators.
         """
-        self.catalog.check_ours(dict(selection.entries), deadline)
-        matching.match_groups(request, selection, self.catalog.ours)
+        self.catalog.check_ours(dict(batch.selection.entries), deadline)
+        matching.match_groups(batch.flavor, batch.selection, self.catalog.ours)
+        consumer, uuids = batch.instance.uuid, batch.uuids
         for lease in self.store.until(deadline).leases(consumer):
             if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
                 raise _of_other_requests(consumer)
 
-    def bind(
-        self,
-        instance: InstanceInfo,
-        selection: Allocations,
-        request: FlavorRequest,
-        named: Mapping[str, Sequence[str]],
-        deadline: float,
-    ) -> None:
+    def bind(self, batch: Batch, deadline: float) -> None:
         """Plug accelerator requests that :meth:`check_bind` has accepted.
 
         The caller holds the consumer's lock.
 
-        :param named: the UUIDs of the requests of each group, by its suffix.
         :raises Conflict: the consumer has other accelerators.
         """
-        leases = self._attach(instance, selection, request, deadline, named)
-        uuids = {uuid for each in named.values() for uuid in each}
-        if {lease.request_uuid for lease in leases} != uuids:
-            raise _of_other_requests(instance.uuid)
+        leases = self._attach(
+            batch.instance, batch.selection, batch.flavor, deadline, batch.named
+        )
+        if {lease.request_uuid for lease in leases} != batch.uuids:
+            raise _of_other_requests(batch.instance.uuid)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""

@@ -31,7 +31,7 @@ from oslo_utils import uuidutils
 
 from os_acc import exception
 from os_acc.attach import serialize
-from os_acc.attach.manager import Manager
+from os_acc.attach.manager import Batch, Manager
 from os_acc.objects.accelerator_request import (
     BINDING,
     AcceleratorRequest,
@@ -58,27 +58,6 @@ from os_acc.store.locks import consumer_lock
 
 # Characters of the list of missing requests; a profile has up to 256.
 _LONGEST = 400
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _InstanceBindings:
-    """The bindings of one call to one instance, by the UUID of the request."""
-
-    instance: InstanceInfo
-    bindings: Mapping[str, RequestBinding]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Batch:
-    """The requests of one create call, with bindings to one instance.
-
-    :ivar named: the UUIDs of the requests of each group, by its suffix.
-    """
-
-    requests: tuple[AcceleratorRequest, ...]
-    selection: Allocations
-    flavor: FlavorRequest
-    named: Mapping[str, Sequence[str]]
 
 
 class Requests:
@@ -145,34 +124,25 @@ class Requests:
         requested = self._parsed(bindings)
         asked = _by_instance(requested)
         # All locks at once: no request changes its state between check and bind.
-        owners = {*requested, *(each.instance.uuid for each in asked)}
+        owners = {*requested, *(instance.uuid for instance, _bindings in asked)}
         with self._manager.locks.hold(
             [consumer_lock(each) for each in owners], deadline
         ):
-            batches = [(each, self._unbound(each, store)) for each in asked]
-            for each, batch in batches:
+            batches = [
+                (instance, self._unbound(instance, each, store))
+                for instance, each in asked
+            ]
+            for _instance, batch in batches:
                 if batch:
                     with self._failing(batch):
-                        self._manager.check_bind(
-                            each.instance.uuid,
-                            batch.selection,
-                            batch.flavor,
-                            set(each.bindings),
-                            deadline,
-                        )
-            for each, batch in batches:
+                        self._manager.check_bind(batch, deadline)
+            for instance, batch in batches:
                 if not batch:
-                    self._manager.renew(each.instance, deadline)
+                    self._manager.renew(instance, deadline)
                     continue
                 store.change_requests(batch.requests)
                 with self._failing(batch):
-                    self._manager.bind(
-                        each.instance,
-                        batch.selection,
-                        batch.flavor,
-                        batch.named,
-                        deadline,
-                    )
+                    self._manager.bind(batch, deadline)
             return store.requests(requested)
 
     def unbind(self, uuids: object) -> int:
@@ -279,22 +249,24 @@ class Requests:
                 )
         return asked
 
-    def _unbound(self, asked: _InstanceBindings, store: Store) -> _Batch | None:
+    def _unbound(
+        self, instance: InstanceInfo, asked: Mapping[str, RequestBinding], store: Store
+    ) -> Batch | None:
         """Return an instance's requests; None: they have these bindings already."""
-        found = store.requests(asked.bindings)
+        found = store.requests(asked)
         if all(
             each.state is RequestState.BOUND
             and each.binding is not None
-            and each.binding.is_same(asked.bindings[each.uuid])
+            and each.binding.is_same(asked[each.uuid])
             for each in found
         ):
             return None
         for each in found:
             _check(each, RequestAction.BIND)
-        return _batch(asked.bindings, found, store.requests())
+        return _batch(instance, asked, found, store.requests())
 
     @contextlib.contextmanager
-    def _failing(self, batch: _Batch) -> Iterator[None]:
+    def _failing(self, batch: Batch) -> Iterator[None]:
         """Mark the requests as failed if the body raises."""
         try:
             yield
@@ -359,12 +331,14 @@ def _check(request: AcceleratorRequest, action: RequestAction) -> None:
 # -- the requests that are bound together ------------------------------------
 
 
-def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]:
+def _by_instance(
+    asked: Mapping[str, RequestBinding],
+) -> list[tuple[InstanceInfo, Mapping[str, RequestBinding]]]:
     """Return the bindings of each instance, sorted by its UUID."""
     found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
     for uuid, binding in asked.items():
         found[binding.instance_uuid][uuid] = binding
-    bindings = []
+    bindings = list[tuple[InstanceInfo, Mapping[str, RequestBinding]]]()
     for instance, together in sorted(found.items()):
         images = sorted({each.image_id for each in together.values()} - {""})
         if len(images) > 1:
@@ -374,15 +348,16 @@ def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]
                 hint="pass the image that the instance boots",
             )
         info = InstanceInfo(instance, image_id="".join(images))
-        bindings.append(_InstanceBindings(info, together))
+        bindings.append((info, together))
     return bindings
 
 
 def _batch(
+    instance: InstanceInfo,
     asked: Mapping[str, RequestBinding],
     found: Iterable[AcceleratorRequest],
     recorded: Iterable[AcceleratorRequest],
-) -> _Batch:
+) -> Batch:
     """Return the requests with their new bindings, and the plug that binds them.
 
     :param found: the requests of these bindings.
@@ -411,7 +386,8 @@ def _batch(
         named[group.suffix] = [each.uuid for each in members]
     entries = sorted((at, tuple(sorted(each.items()))) for at, each in amounts.items())
     groups.sort(key=lambda each: each.suffix)
-    return _Batch(
+    return Batch(
+        instance,
         bound,
         Allocations(tuple(entries), tuple(sorted(mappings))),
         FlavorRequest(tuple(groups), GroupPolicy.NONE, profile=profile),
