@@ -218,22 +218,18 @@ class Eraser:
         return {old.uuid: now for old, now in found if now != old}
 
     def due(self, deadline: float) -> list[str]:
-        """Return the UUIDs of the leases whose devices are being erased, sorted.
+        """Record where released drives have moved to; return the erasures to continue.
 
+        :returns: the UUIDs of the leases whose devices are being erased, sorted.
         :raises OsAccError: the store or the helper cannot be read.
         """
-        over = self._follow(deadline)
-        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
-
-    def _follow(self, deadline: float) -> Sequence[Lease]:
-        """Record where released drives have moved to; return their leases as read."""
         over = [e for e in self._store.until(deadline).leases() if e.erasure]
         moved = self._moved(over, deadline)
         # Drives may have changed places: their leases follow them together.
         with self._locks.try_hold(map(consumer_lock, moved)) as is_held:
             if is_held:
                 self._followed([e for e in over if e.uuid in moved], deadline)
-        return over
+        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
 
     def advance(self, uuid: str, deadline: float) -> Lease | None:
         """Call the plugin once; release the device if it is erased.
@@ -263,7 +259,7 @@ class Eraser:
         store, error = self._store.until(deadline), _stalled(lease)
         had_stalled = lease.reason == str(error)
         store.replace([again])
-        self._follow(deadline)
+        self.due(deadline)
         try:
             now = self.advance(lease.uuid, deadline)
         except _MAY_STALL:

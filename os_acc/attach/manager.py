@@ -413,9 +413,8 @@ class Manager:
                     vfio.require_drivers(self.root, each.vfio_drivers)
                 # 2. Fetch and verify their bitstreams.
                 recorded = inventory.recorded_state
-                accepted = recorded.unverified_regions.accepted
                 with self._programmer.plan(
-                    planned, instance.image_id, accepted, deadline
+                    planned, instance.image_id, recorded, deadline
                 ) as (decided, jobs):
                     # 3. Prepare the devices. Undo: establish() rolls back.
                     leases = self.life.establish(decided, recorded, deadline, jobs)

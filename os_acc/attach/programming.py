@@ -25,6 +25,7 @@ from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import Bitstream
 from os_acc.objects.lease import Lease, latest
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import (
     Programming,
     RecordedImage,
@@ -57,7 +58,7 @@ class Programmer:
         self,
         leases: Sequence[Lease],
         instance_image: str,
-        accepted: frozenset[str],
+        state: RecordedState,
         deadline: float,
         recorded: RecordedImage | None = None,
     ) -> Iterator[tuple[Sequence[Lease], Sequence[ProgrammingJob]]]:
@@ -68,7 +69,7 @@ class Programmer:
         held until the context ends.
 
         :param instance_image: the id of the image that the guest boots, or ''.
-        :param accepted: see :attr:`.UnverifiedRegions.accepted`.
+        :param state: the records that the selection of devices considered.
         :param recorded: the very file to program; None: as each lease requests.
         :returns: the leases as they will be recorded, and the jobs that program their
             regions.
@@ -92,6 +93,7 @@ class Programmer:
                 self.library, leases, booted, stack, deadline, recorded
             )
             stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
+            accepted = state.unverified_regions.accepted
             yield self._plan_jobs(leases, requirements, accepted, deadline)
 
     def program(
@@ -149,8 +151,9 @@ class Programmer:
             stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
             lost: dict[str, list[Lease]] = {}
             for lease in leases:
-                if lease.programming and not self._is_intact(lease, deadline):
-                    lost.setdefault(lease.programming.region.key, []).append(lease)
+                before = lease.programming
+                if before and not self._is_intact(lease, before, deadline):
+                    lost.setdefault(before.region.key, []).append(lease)
             jobs = [
                 self._job_again(found, leases, stack, deadline)
                 for found in lost.values()
@@ -282,11 +285,8 @@ class Programmer:
             )
         return now
 
-    def _is_intact(self, lease: Lease, deadline: float) -> bool:
+    def _is_intact(self, lease: Lease, before: Programming, deadline: float) -> bool:
         """Return whether the lease's region still has its recorded contents."""
-        before = lease.programming
-        if before is None:
-            return True
         now = self.read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
         reached = function_at(now, lease.address)

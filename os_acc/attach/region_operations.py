@@ -278,11 +278,7 @@ class RegionOperations:
         ):
             state = inventory.recorded_state
             with self._programmer.plan(
-                planner.plan(inventory, deadline),
-                "",
-                state.unverified_regions.accepted,
-                deadline,
-                recorded,
+                planner.plan(inventory, deadline), "", state, deadline, recorded
             ) as (planned, jobs):
                 leases = self._life.establish(
                     planned, state, deadline, jobs, committed=_releasing
