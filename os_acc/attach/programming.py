@@ -32,6 +32,7 @@ from os_acc.objects.region import (
     Region,
     UnverifiedRegions,
     function_at,
+    functions_held,
 )
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
@@ -249,7 +250,11 @@ class Programmer:
         :raises DeviceChanged: the region or its interface was exchanged.
         """
         now = self.read(name, region, deadline)
-        if reqs.is_silent(now) and self._plugin(name).always_reports_function_id:
+        if (
+            now.interface_id is not None
+            and not functions_held(now)
+            and self._plugin(name).always_reports_function_id
+        ):
             keys = unverified.keys | {now.key}
             unverified = dataclasses.replace(unverified, keys=keys)
         return now, unverified

@@ -247,11 +247,6 @@ class ProgrammingJob:
         return content(self.bitstream.image, self.lease.boot_id)
 
 
-def is_silent(region: Region) -> bool:
-    """Return whether a programmable region reports no function."""
-    return not functions_held(region) and region.interface_id is not None
-
-
 def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:
     """Return the job that restores the contents of one region for a guest's leases.
 

@@ -94,7 +94,8 @@ class Swapper:
                 pairs = _planned(planner, wrong, inventory, deadline)
                 for _old, new in pairs:
                     vfio.require_drivers(self._root, new.vfio_drivers)
-                check(_on_planned_devices(placed, pairs))
+                moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
+                check(latest(placed, moved))
                 for lease in placed:
                     if lease.wanted.attach_target is not AttachTarget.NONE:
                         # The guest has to be stopped.
@@ -255,14 +256,6 @@ def _taken(old: Lease, free: list[Lease]) -> Lease:
             free.remove(each)
             return each
     raise refusal([old], "the others reach another function of its region")
-
-
-def _on_planned_devices(
-    placed: Sequence[Lease], pairs: Sequence[tuple[Lease, Lease]]
-) -> list[Lease]:
-    """Return the leases under their UUIDs, each with its planned device."""
-    moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
-    return list(latest(placed, moved))
 
 
 def _moved(old: Lease, planned: Lease) -> Lease:
