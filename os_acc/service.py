@@ -385,7 +385,6 @@ def _build(
         life,
         programmer,
         offered,
-        images,
         at_release=BitstreamSettings.load(config).reprogram_at_release,
     )
     ready = manager.Manager(

@@ -21,7 +21,6 @@ from oslo_utils import uuidutils
 from os_acc import deadlines, exception
 from os_acc.attach import Services, lifecycle, planning, programming
 from os_acc.attach.release_result import is_transient
-from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
 from os_acc.objects.bitstream import BitstreamRequest
@@ -60,7 +59,6 @@ class RegionOperations:
         life: lifecycle.Lifecycle,
         programmer: programming.Programmer,
         catalog: Catalog,
-        images: Library,
         *,
         at_release: bool,
     ) -> None:
@@ -71,7 +69,6 @@ class RegionOperations:
         self._life = life
         self._programmer = programmer
         self._catalog = catalog
-        self._images = images
         self._at_release = at_release
         #: The last failure of each region, by its key; a lasting one is not repeated.
         self._failures: dict[str, str] = {}
@@ -99,7 +96,7 @@ class RegionOperations:
         provider, region = _offered(inventory, address)
         _check_free(inventory.recorded_state, region)
         if image:
-            named = self._images.named(image, deadline)
+            named = self._programmer.library.named(image, deadline)
             return self._program(inventory, provider, deadline, named.id)
         recorded = _recorded_image(inventory.recorded_state, region)
         return self._program(inventory, provider, deadline, recorded.id, recorded)
