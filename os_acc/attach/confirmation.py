@@ -29,22 +29,14 @@ from os_acc.scheduling import matching
 LOG = log.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Confirmer:
     """Confirm the leases of a consumer; the caller holds its lock."""
 
-    def __init__(
-        self,
-        services: Services,
-        life: lifecycle.Lifecycle,
-        catalog: Catalog,
-        programmer: programming.Programmer,
-    ) -> None:
-        self._root = services.root
-        self._store = services.store
-        self._life = life
-        self._catalog = catalog
-        self._swapper = swap.Swapper(services, life, catalog, programmer)
-        self._rebuilder = rebuild.Rebuilder(services, programmer)
+    _services: Services
+    _life: lifecycle.Lifecycle
+    _catalog: Catalog
+    _programmer: programming.Programmer
 
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -94,7 +86,7 @@ class Confirmer:
         :raises NotFound: the instance has no lease, or one is missing.
         """
         if not held:
-            for lease in self._store.until(deadline).leases(instance.uuid):
+            for lease in self._services.store.until(deadline).leases(instance.uuid):
                 if lease.is_spare:
                     continue
                 raise exception.DeviceQuarantined(
@@ -107,7 +99,7 @@ class Confirmer:
                 kind=exception.ObjectKind.LEASE,
             )
         for lease in held:
-            vfio.require_drivers(self._root, lease.vfio_drivers)
+            vfio.require_drivers(self._services.root, lease.vfio_drivers)
         return self.confirm(instance, policies, held, deadline)
 
     def confirm(
@@ -161,14 +153,15 @@ class Confirmer:
         image are decided before that.
         """
         image_id = instance.image_id
+        rebuilder = rebuild.Rebuilder(self._services, self._programmer)
         # Without cells, the caller does not know them: the recorded ones stay.
         with_cells = [
             self._with_cells(each, instance, policies) if instance.numa_cells else each
             for each in held
         ]
         if with_cells == list(held):
-            return self._rebuilder.renewed(held, held, image_id, deadline)
-        guest = planning.guest_cells(self._root, instance)
+            return rebuilder.renewed(held, held, image_id, deadline)
+        guest = planning.guest_cells(self._services.root, instance)
         placed: Sequence[Lease] = [
             dataclasses.replace(lease, affinity=guest.affinity(lease.handle.numa_node))
             for lease in with_cells
@@ -181,12 +174,15 @@ class Confirmer:
         if wrong:
 
             def check(planned: Sequence[Lease]) -> None:
-                self._rebuilder.check(held, planned, image_id, deadline)
+                rebuilder.check(held, planned, image_id, deadline)
 
-            held = placed = self._swapper.swap(
+            swapper = swap.Swapper(
+                self._services, self._life, self._catalog, self._programmer
+            )
+            held = placed = swapper.swap(
                 instance, guest, placed, wrong, check, deadline
             )
-        fresh = self._rebuilder.renewed(held, placed, image_id, deadline)
+        fresh = rebuilder.renewed(held, placed, image_id, deadline)
         planning.log_remote(fresh)
         return fresh
 
@@ -196,7 +192,7 @@ class Confirmer:
         """Return a lease with the present cells, policies and node."""
         # An administrator, or another setup of the firmware, may change the node.
         place = function_of(lease.address)
-        function = pci.read_function(self._root, place) if place else None
+        function = pci.read_function(self._services.root, place) if place else None
         node = function.numa_node if function else lease.handle.numa_node
         return dataclasses.replace(
             lease,

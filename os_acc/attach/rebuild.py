@@ -34,16 +34,12 @@ LOG = log.getLogger(__name__)
 _PLUG_AGAIN = "unplug the instance, then plug it again"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Rebuilder:
     """Decide the contents of held regions for another image of their guest."""
 
-    def __init__(self, services: Services, programmer: programming.Programmer) -> None:
-        self._root = services.root
-        self._store = services.store
-        self._locks = services.locks
-        self._helper = services.helper
-        self._programmer = programmer
-        self._library = programmer.library
+    _services: Services
+    _programmer: programming.Programmer
 
     def renewed(
         self,
@@ -71,7 +67,7 @@ class Rebuilder:
             region has to be programmed.
         :raises ServiceUnavailable: the source of images does not answer.
         """
-        store = self._store.until(deadline)
+        store = self._services.store.until(deadline)
         if not _is_due(held, image_id):
             return tuple(held) if list(placed) == list(held) else store.replace(placed)
         with contextlib.ExitStack() as stack:
@@ -138,7 +134,7 @@ class Rebuilder:
         recorded = {each.uuid: each.programming for each in leases}
         try:
             title = leases[0].consumer_title
-            booted = self._library.booted(image_id, title, deadline)
+            booted = self._programmer.library.booted(image_id, title, deadline)
             if booted is None and is_decided:
                 return recorded
             return self._decided_for(booted, leases, stack, deadline, left)
@@ -178,12 +174,12 @@ class Rebuilder:
             return decided
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
         for each in region_images.requirements(
-            self._library, found, booted, stack, deadline
+            self._programmer.library, found, booted, stack, deadline
         ):
             on_region[each.region.key].append(each)
         cards = {device_lock(each.region.card) for each in found if each.region}
-        stack.enter_context(self._locks.hold(cards, deadline))
-        state = self._store.until(deadline).recorded_state()
+        stack.enter_context(self._services.locks.hold(cards, deadline))
+        state = self._services.store.until(deadline).recorded_state()
         for requirements in on_region.values():
             decided |= self._contents(requirements, state, stack, left, deadline)
         return decided
@@ -214,9 +210,9 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        region_checks.check_free(self._root, job, state, left)
+        region_checks.check_free(self._services.root, job, state, left)
         for each in requirements:
-            self._helper.check_unused(each.lease, deadline)
+            self._services.helper.check_unused(each.lease, deadline)
         return {
             uuid: dataclasses.replace(each, boot_id="")
             for uuid, each in decided.items()
@@ -245,7 +241,7 @@ class Rebuilder:
         if is_usable or recorded is None:
             return requirement
         bitstream = region_images.same_file(
-            self._library, now, recorded, stack, deadline, _PLUG_AGAIN
+            self._programmer.library, now, recorded, stack, deadline, _PLUG_AGAIN
         )
         return dataclasses.replace(requirement, bitstream=bitstream, is_exact=True)
 

@@ -48,21 +48,14 @@ LOG = log.getLogger(__name__)
 _Key: TypeAlias = tuple[str, str, str, AttachTarget]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Swapper:
     """Give guests other devices; the caller holds the consumer's lock."""
 
-    def __init__(
-        self,
-        services: Services,
-        life: lifecycle.Lifecycle,
-        catalog: Catalog,
-        programmer: programming.Programmer,
-    ) -> None:
-        self._root = services.root
-        self._helper = services.helper
-        self._life = life
-        self._catalog = catalog
-        self._programmer = programmer
+    _services: Services
+    _life: lifecycle.Lifecycle
+    _catalog: Catalog
+    _programmer: programming.Programmer
 
     def swap(
         self,
@@ -93,13 +86,13 @@ class Swapper:
             try:
                 pairs = _planned(planner, wrong, inventory, deadline)
                 for _old, new in pairs:
-                    vfio.require_drivers(self._root, new.vfio_drivers)
+                    vfio.require_drivers(self._services.root, new.vfio_drivers)
                 moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
                 check(latest(placed, moved))
                 for lease in placed:
                     if lease.wanted.attach_target is not AttachTarget.NONE:
                         # The guest has to be stopped.
-                        self._helper.check_unused(lease, deadline)
+                        self._services.helper.check_unused(lease, deadline)
                 planned = [new for _old, new in pairs]
                 with self._programmer.plan_again(planned, deadline) as jobs:
                     recorded = self._life.establish(
@@ -135,7 +128,7 @@ class Swapper:
         ports = {each.group: port for each in wrong if (port := each.policies.port)}
         policies = Policies(MappingProxyType(ports), wrong[0].policies.guest)
         return planning.LeasePlanner(
-            self._root,
+            self._services.root,
             wrong[0].owner,
             instance,
             _allocations(wrong),
