@@ -22,11 +22,11 @@ from os_acc.attach import (
     lifecycle,
     planning,
     programming,
-    recovery,
     region_operations,
     serialize,
     verification,
 )
+from os_acc.attach.recovery import Recovery, Retrier
 from os_acc.attach.region_checks import FunctionElsewhere
 from os_acc.helper import client
 from os_acc.host import vfio
@@ -89,6 +89,7 @@ class Batch:
         return {each.uuid for each in self.requests}
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Manager:
     """Implement the public API; :mod:`os_acc.service` creates it.
 
@@ -96,49 +97,36 @@ class Manager:
     consumer's leases happens under the consumer's lock.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        settings: conf.Settings,
-        life: lifecycle.Lifecycle,
-        programmer: programming.Programmer,
-        owner: Owner,
-        catalog: Catalog,
-        profiles: ProfileLookup,
-        publisher: sync.Publisher,
-        regions: region_operations.RegionOperations,
-        recover: recovery.Recovery,
-        retrier: recovery.Retrier,
-        nova_events: external_events.NovaEvents,
-        networks: Callable[[], NetworkAffinity],
-        vfs: sriov.VfMaker,
-    ) -> None:
-        self.root = services.root
+    services: Services
+    settings: conf.Settings
+    life: lifecycle.Lifecycle
+    _programmer: programming.Programmer
+    _owner: Owner
+    catalog: Catalog
+    profiles: ProfileLookup
+    publisher: sync.Publisher
+    regions: region_operations.RegionOperations
+    recovery: Recovery
+    retrier: Retrier
+    nova_events: external_events.NovaEvents
+    _networks: Callable[[], NetworkAffinity]
+    vfs: sriov.VfMaker
+
+    def __post_init__(self) -> None:
+        services = self.services
+        self.root, self.plugins = services.root, services.plugins
+        self.store, self.locks = services.store, services.locks
         self.cdev = functools.partial(vfio.cdev, services.root)
-        self.settings = settings
-        self.plugins = services.plugins
-        self.store = services.store
-        self.locks = services.locks
-        self.life = life
-        self._confirmer = confirmation.Confirmer(services, life, catalog, programmer)
-        self._programmer = programmer
-        self._owner = owner
-        self.catalog = catalog
-        self.profiles = profiles
-        self.publisher = publisher
-        self.regions = regions
-        self.recovery = recover
-        self.retrier = retrier
-        self.nova_events = nova_events
-        self._networks = networks
-        self.vfs = vfs
+        self._confirmer = confirmation.Confirmer(
+            services, self.life, self.catalog, self._programmer
+        )
         self.health_steps = health_steps.HealthStepReader(
             services.root,
             services.helper,
             services.plugins,
-            catalog.snapshots,
-            catalog.health,
-            settings.state_path,
+            self.catalog.snapshots,
+            self.catalog.health,
+            services.state_path,
         )
 
     # -- what Nova calls ---------------------------------------------------

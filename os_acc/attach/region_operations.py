@@ -46,30 +46,21 @@ LOG = log.getLogger(__name__)
 _NAME = "region-program"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RegionOperations:
     """Program or verify free regions, on an operator's command or after a release.
 
-    :param at_release: whether a release programs the recorded image again
+    :ivar at_release: whether a release programs the recorded image again
         (``reprogram_at_release``).
     """
 
-    def __init__(
-        self,
-        services: Services,
-        life: lifecycle.Lifecycle,
-        programmer: programming.Programmer,
-        catalog: Catalog,
-        *,
-        at_release: bool,
-    ) -> None:
-        self._root = services.root
-        self._store = services.store
-        self._locks = services.locks
-        self._helper = services.helper
-        self._life = life
-        self._programmer = programmer
-        self._catalog = catalog
-        self._at_release = at_release
+    _services: Services
+    _life: lifecycle.Lifecycle
+    _programmer: programming.Programmer
+    _catalog: Catalog
+    at_release: bool
+
+    def __post_init__(self) -> None:
         #: The last failure of each region, by its key; a lasting one is not repeated.
         self._failures: dict[str, str] = {}
         self._given_up: set[str] = set()
@@ -117,11 +108,11 @@ class RegionOperations:
         """
         provider, region = _offered(self._catalog.look(deadline), address)
         # A plug of this region holds the lock until its leases are recorded.
-        with self._locks.hold([device_lock(region.card)], deadline):
-            store = self._store.until(deadline)
+        with self._services.locks.hold([device_lock(region.card)], deadline):
+            store = self._services.store.until(deadline)
             recorded = store.recorded_state()
             _check_free(recorded, region)
-            self._helper.check_free(sorted(_members(provider)), deadline)
+            self._services.helper.check_free(sorted(_members(provider)), deadline)
             now = self._programmer.read(provider.device.plugin, region, deadline)
             _check_authenticated(now, recorded.unverified_regions, address)
             if not recorded.unverified_regions.is_verified(now):
@@ -139,11 +130,11 @@ class RegionOperations:
         """
         writable = (lease.guest_writable for lease in released)
         keys = {region.key for region in writable if region is not None}
-        if not self._at_release or not keys:
+        if not self.at_release or not keys:
             return
         self._given_up -= keys
         # A failed programming is rolled back in a time of its own.
-        deadline -= deadlines.GRACE + self._helper.write_timeout
+        deadline -= deadlines.GRACE + self._services.helper.write_timeout
         if deadline <= time.monotonic():
             LOG.info("no time is left to program the released regions, will retry")
             return
@@ -157,10 +148,10 @@ class RegionOperations:
         not completed. Without: regions whose last attempt failed for good, until they
         are verified or leased, and those that are not offered.
         """
-        if not self._at_release:
+        if not self.at_release:
             return []
         try:
-            recorded = self._store.until(deadline).recorded_state()
+            recorded = self._services.store.until(deadline).recorded_state()
         except exception.StateUnavailable as error:
             LOG.warning("cannot read the records of regions, will retry: %s", error)
             return []
@@ -220,7 +211,7 @@ class RegionOperations:
 
         :returns: whether a region that was leased for it is free now.
         """
-        store = self._store.until(deadline)
+        store = self._services.store.until(deadline)
         consumers = {
             lease.consumer
             for lease in (*inventory.recorded_state.leases, *store.leases())
@@ -229,7 +220,7 @@ class RegionOperations:
             and lease.provider in providers
         }
         try:
-            with self._locks.hold(map(consumer_lock, consumers), deadline):
+            with self._services.locks.hold(map(consumer_lock, consumers), deadline):
                 left = {lease.consumer for lease in store.leases()}
         except exception.LockTimeout as error:
             LOG.debug("a region is still being programmed: %s", error)
@@ -238,7 +229,7 @@ class RegionOperations:
 
     def _is_leased(self, key: str, deadline: float) -> bool:
         try:
-            return key in _leased(self._store.until(deadline).leases())
+            return key in _leased(self._services.store.until(deadline).leases())
         except exception.StateUnavailable as error:
             LOG.debug("cannot read the leases of region %s: %s", key, error)
             return False
@@ -262,7 +253,7 @@ class RegionOperations:
         )
         instance = InstanceInfo(uuidutils.generate_uuid(), name=_NAME)
         planner = planning.LeasePlanner(
-            self._root,
+            self._services.root,
             Owner.COMMAND,
             instance,
             [allocation],
@@ -270,7 +261,7 @@ class RegionOperations:
             DeviceSelector(),
         )
         with (
-            self._locks.hold([consumer_lock(instance.uuid)], deadline),
+            self._services.locks.hold([consumer_lock(instance.uuid)], deadline),
             self._catalog.recounting(deadline),
         ):
             state = inventory.recorded_state
