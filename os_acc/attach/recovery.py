@@ -10,6 +10,7 @@ released regions.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -36,16 +37,13 @@ _MOST: Final = 32
 _ERASURE_PAUSE: Final = 5.0
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Recovery:
     """Settle consumers: roll plugs back, and continue the releases that have begun."""
 
-    def __init__(
-        self, services: Services, life: lifecycle.Lifecycle, catalog: Catalog
-    ) -> None:
-        self._store = services.store
-        self._locks = services.locks
-        self._life = life
-        self._catalog = catalog
+    _services: Services
+    _life: lifecycle.Lifecycle
+    _catalog: Catalog
 
     def replay(self, deadline: float) -> None:
         """Settle each consumer with unfinished leases, unless its lock is held."""
@@ -59,7 +57,7 @@ class Recovery:
 
     def unfinished(self, deadline: float) -> list[str]:
         """Return the consumers with unfinished leases, sorted."""
-        leases = self._store.until(deadline).leases()
+        leases = self._services.store.until(deadline).leases()
         return sorted({lease.consumer for lease in leases if lease.is_unfinished})
 
     def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
@@ -68,9 +66,9 @@ class Recovery:
         Errors are logged: one bad record does not stop the others (CVE-2022-37394).
         """
         try:
-            with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
+            with self._services.locks.try_hold([consumer_lock(consumer)]) as is_held:
                 if is_held:
-                    leases = self._store.until(deadline).leases(consumer)
+                    leases = self._services.store.until(deadline).leases(consumer)
                     return self._settle(leases, deadline)
                 LOG.debug("an operation on consumer %s is in progress", consumer)
         except exception.OsAccError as error:
@@ -94,7 +92,7 @@ class Recovery:
         if released.done or released.failed:
             both = (*leases, *released.done)
             self._catalog.count_released(both, bool(released.failed), deadline)
-            leases = self._store.until(deadline).leases(consumer)
+            leases = self._services.store.until(deadline).leases(consumer)
         held = [lease for lease in leases if lease.state is LeaseState.HELD]
         return tuple(sorted(held, key=lambda each: each.group))
 
@@ -113,6 +111,7 @@ class Recovery:
         return self._life.release(unfinished, deadline)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Retrier:
     """Settle consumers in threads, at intervals and on request of a plug.
 
@@ -125,23 +124,15 @@ class Retrier:
     is retried before :meth:`start`.
     """
 
-    def __init__(
-        self,
-        recovery: Recovery,
-        life: lifecycle.Lifecycle,
-        catalog: Catalog,
-        regions: region_operations.RegionOperations,
-        settings: conf.Settings,
-    ) -> None:
-        self._recovery = recovery
-        self._life = life
-        self._catalog = catalog
-        self._regions = regions
-        self._interval = settings.release_retry_interval
+    _recovery: Recovery
+    _life: lifecycle.Lifecycle
+    _catalog: Catalog
+    _regions: region_operations.RegionOperations
+    _settings: conf.Settings
+
+    def __post_init__(self) -> None:
         # An unplug of the same consumer waits for the attempt.
-        self._seconds = settings.write_timeout
-        self._program_seconds = settings.plug_timeout
-        self._state_path = settings.state_path
+        self._seconds = self._settings.write_timeout
         self._is_started = False
         # An earlier service may have begun an erasure.
         self._is_erasing = True
@@ -238,7 +229,7 @@ class Retrier:
         )
 
     def _run(self) -> None:
-        due = time.monotonic() + self._interval
+        due = time.monotonic() + self._settings.release_retry_interval
         while self._is_started:
             pause = max(0.0, due - time.monotonic())
             if self._is_erasing:
@@ -250,7 +241,7 @@ class Retrier:
                 return
             erasures_only = time.monotonic() < due
             if not erasures_only:
-                due = time.monotonic() + self._interval
+                due = time.monotonic() + self._settings.release_retry_interval
             with self._reported("cannot retry releases now, will retry"):
                 if erasures_only:
                     self.continue_erasures()
@@ -264,7 +255,7 @@ class Retrier:
             yield
         except Exception:
             LOG.exception(text, *arguments)
-            state_files.count_error(self._state_path)
+            state_files.count_error(self._settings.state_path)
 
     def _erase(self, uuid: str) -> None:
         deadline = time.monotonic() + self._seconds
@@ -292,4 +283,4 @@ class Retrier:
 
     def _program(self, key: str) -> None:
         with self._reported("cannot program region %s again", key):
-            self._regions.restore(key, time.monotonic() + self._program_seconds)
+            self._regions.restore(key, time.monotonic() + self._settings.plug_timeout)
