@@ -5,26 +5,38 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import Services, lifecycle, planning, programming, rebuild, swap
+from os_acc.attach import (
+    Services,
+    lifecycle,
+    planning,
+    programming,
+    rebuild,
+    swap,
+    verification,
+)
+from os_acc.helper import client
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
-from os_acc.numa.policies import Policies, allows
+from os_acc.numa.policies import GuestCells, Policies, allows
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, latest
 from os_acc.objects.mdev import function_of
 from os_acc.objects.request_group import (
     Allocations,
+    AttachTarget,
     FlavorRequest,
     GroupAllocation,
     Selection,
     fingerprint,
 )
 from os_acc.scheduling import matching
+from os_acc.store import AlreadyLeased
 
 LOG = log.getLogger(__name__)
 
@@ -37,6 +49,10 @@ class Confirmer:
     _life: lifecycle.Lifecycle
     _catalog: Catalog
     _programmer: programming.Programmer
+
+    @property
+    def _rebuilder(self) -> rebuild.Rebuilder:
+        return rebuild.Rebuilder(self._services, self._programmer)
 
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -153,14 +169,13 @@ class Confirmer:
         image are decided before that.
         """
         image_id = instance.image_id
-        rebuilder = rebuild.Rebuilder(self._services, self._programmer)
         # Without cells, the caller does not know them: the recorded ones stay.
         with_cells = [
             self._with_cells(each, instance, policies) if instance.numa_cells else each
             for each in held
         ]
         if with_cells == list(held):
-            return rebuilder.renewed(held, held, image_id, deadline)
+            return self._rebuilder.renewed(held, held, image_id, deadline)
         guest = planning.guest_cells(self._services.root, instance)
         placed: Sequence[Lease] = [
             dataclasses.replace(lease, affinity=guest.affinity(lease.handle.numa_node))
@@ -172,19 +187,96 @@ class Confirmer:
             if lease.affinity and not allows(lease.policies.effective, lease.affinity)
         ]
         if wrong:
-
-            def check(planned: Sequence[Lease]) -> None:
-                rebuilder.check(held, planned, image_id, deadline)
-
-            swapper = swap.Swapper(
-                self._services, self._life, self._catalog, self._programmer
+            held = placed = self._swapped(
+                instance, guest, held, placed, wrong, deadline
             )
-            held = placed = swapper.swap(
-                instance, guest, placed, wrong, check, deadline
-            )
-        fresh = rebuilder.renewed(held, placed, image_id, deadline)
+        fresh = self._rebuilder.renewed(held, placed, image_id, deadline)
         planning.log_remote(fresh)
         return fresh
+
+    def _swapped(
+        self,
+        instance: InstanceInfo,
+        guest: GuestCells,
+        held: Sequence[Lease],
+        placed: Sequence[Lease],
+        wrong: Sequence[Lease],
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Replace the devices that the NUMA policies of a guest do not allow.
+
+        :param placed: the held leases of the guest, with its present cells; they are
+            recorded together with the new ones.
+        :param wrong: those of them whose devices are replaced.
+        :returns: the held leases, in the same order.
+        :raises NoDeviceAvailable: NUMA_POLICY: a provider has no other free device
+            that the policy allows; nothing is changed.
+        :raises DeviceInUse: the guest runs, or processes have the other devices;
+            nothing is changed.
+        :raises OsAccError: as :meth:`.Rebuilder.check` and
+            :meth:`.Lifecycle.establish`.
+        """
+        inventory = self._catalog.look(deadline)
+        planner = swap.planner(self._services.root, instance, guest, wrong)
+        while True:
+            try:
+                pairs = swap.planned(planner, wrong, inventory, deadline)
+                for _old, new in pairs:
+                    vfio.require_drivers(self._services.root, new.vfio_drivers)
+                moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
+                on_planned = latest(placed, moved)
+                self._rebuilder.check(held, on_planned, instance.image_id, deadline)
+                for lease in placed:
+                    if lease.wanted.attach_target is not AttachTarget.NONE:
+                        # The guest has to be stopped.
+                        self._services.helper.check_unused(lease, deadline)
+                planned = [new for _old, new in pairs]
+                with self._programmer.plan_again(planned, deadline) as jobs:
+                    recorded = self._life.establish(
+                        planned,
+                        inventory.recorded_state,
+                        deadline,
+                        jobs,
+                        swap.commit(placed, {new.uuid: old for old, new in pairs}),
+                    )
+                break
+            except (
+                AlreadyLeased,
+                verification.Unsettled,
+                client.DeviceClaimed,
+                exception.DeviceInUse,
+            ) as error:
+                # As for a new request. The guest's own devices stay in use.
+                LOG.debug("instance %s: selecting again: %s", instance.title, error)
+                if isinstance(error, exception.DeviceInUse):
+                    planner = planner.without(error, inventory)
+                if time.monotonic() >= deadline:
+                    raise
+                self._catalog.reconciler.invalidate()
+                inventory = self._catalog.look(deadline)
+        return self._finished(placed, recorded, deadline)
+
+    def _finished(
+        self, placed: Sequence[Lease], recorded: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Give the old devices back; return the held leases."""
+        held = {each.request_uuid: each for each in recorded if not each.is_spare}
+        ordered = tuple(held[each.request_uuid] for each in placed)
+        spare = [each for each in recorded if each.is_spare]
+        for old in spare:
+            new = next(each for each in ordered if each.uuid == old.arq)
+            LOG.info(
+                "instance %s has %s instead of %s, for its NUMA cells %s",
+                new.consumer_title,
+                *(planning.placement(new), planning.placement(old)),
+                planning.cells(new),
+            )
+        # A failure is recorded and retried: the guest does not wait for it.
+        self._life.release(spare, deadline)
+        self._catalog.recount(deadline)
+        if any(lease.programming for lease in spare):
+            self._catalog.publish_regions(deadline)
+        return ordered
 
     def _with_cells(
         self, lease: Lease, instance: InstanceInfo, policies: Policies
