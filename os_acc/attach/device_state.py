@@ -282,12 +282,9 @@ def check_new(root: str, leases: Iterable[Lease], others: Iterable[Lease]) -> No
     for lease in leases if numberless else ():
         own = identical_cards(root, lease)
         for other in numberless:
-            error = (
-                None
-                if set(own).isdisjoint(other.peers)
-                else may_have_moved(root, other)
-            )
-            if error is not None:
+            if set(own).isdisjoint(other.peers):
+                continue
+            if (error := may_have_moved(root, other)) is not None:
                 raise exception.DeviceInUse(
                     f"{lease.address} may have the data of instance "
                     f"{other.consumer_title}: {error}",

@@ -137,7 +137,7 @@ class Rebuilder:
             booted = self._programmer.library.booted(image_id, title, deadline)
             if booted is None and is_decided:
                 return recorded
-            return self._decided_for(booted, leases, stack, deadline, left)
+            return recorded | self._decided_for(booted, leases, stack, deadline, left)
         except (exception.ImageNotFound, exception.ServiceUnavailable):
             if not is_decided:
                 raise
@@ -151,8 +151,8 @@ class Rebuilder:
         deadline: float,
         left: Collection[DeviceAddress],
     ) -> dict[str, Programming | None]:
-        """Return the contents for each lease; see :meth:`_decided`."""
-        decided = {each.uuid: each.programming for each in leases}
+        """Return the contents that are decided anew; see :meth:`_decided`."""
+        decided: dict[str, Programming | None] = {}
         is_plain = image_selection.merged(None, booted) is None
         found = [
             each

@@ -60,15 +60,12 @@ from os_acc.store.locks import consumer_lock
 _LONGEST = 400
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Requests:
-    """Create, find, bind, unbind and delete accelerator requests.
+    """Create, find, bind, unbind and delete accelerator requests."""
 
-    :param profiles: the source of device profiles.
-    """
-
-    def __init__(self, manager: Manager, profiles: ProfileSource) -> None:
-        self._manager = manager
-        self._profiles = profiles
+    _manager: Manager
+    _profiles: ProfileSource
 
     def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
         """See :func:`os_acc.requests.create`."""
