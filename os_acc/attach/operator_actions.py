@@ -427,18 +427,17 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
         if marked.needs_release:
             (lease,) = store.replace([marked])
         return lease
-    lease, programming = marked, None
     if device.region is not None:
         programming = Programming(device.region, None, boot_id=lease.boot_id)
-    lease = dataclasses.replace(lease, programming=programming)
-    if device.region is None and lease.is_the_guests:
+        marked = dataclasses.replace(marked, programming=programming)
+        if (region := marked.guest_writable) is not None:
+            store.mark_region_guest_writable(region.key)
+    elif marked.is_the_guests:
         card = function_of(device.address)
         assert card is not None
         assert device.identity is not None
         store.mark_region_guest_writable(card_key(card, device.identity))
-    elif (region := lease.guest_writable) is not None:
-        store.mark_region_guest_writable(region.key)
-    (lease,) = store.replace([lease])
+    (lease,) = store.replace([marked])
     manager.discover(deadline)
     return lease
 
