@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from oslo_log import log
 
 from os_acc import exception
 from os_acc.attach import Services, programming, region_checks, region_images
 from os_acc.attach import region_requirements as reqs
-from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
+from os_acc.attach.region_requirements import RegionRequirement
 from os_acc.bitstreams import image_selection
 from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease
@@ -201,9 +201,11 @@ class Rebuilder:
             self._restoring(each, now, unverified, stack, deadline)
             for each in requirements
         ]
-        job = _job(now, requirements, unverified)
+        with _lasting():
+            job = reqs.job(now, requirements, unverified)
         coming = now if job is None else self._programmer.after(job, deadline)
-        _check_reached(requirements, coming)
+        with _lasting():
+            region_checks.check_reached(requirements, {coming.key: coming})
         decided = {
             each.lease.uuid: each.recorded(now, coming, unverified)
             for each in requirements
@@ -271,29 +273,22 @@ def _is_due(held: Sequence[Lease], image_id: str) -> bool:
     )
 
 
-def _job(
-    now: Region,
-    requirements: Sequence[RegionRequirement],
-    unverified: UnverifiedRegions,
-) -> ProgrammingJob | None:
-    try:
-        return reqs.job(now, requirements, unverified)
-    except exception.RegionUnusable as error:
-        # No other request can program the region while the guest has it.
-        error.hint = _PLUG_AGAIN
-        raise
+@contextlib.contextmanager
+def _lasting() -> Iterator[None]:
+    """Give the errors of a block the hint that a rebuild needs.
 
-
-def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
-    """Check that each lease reaches its function; a rebuild changes no device."""
+    No other request can program the region while the guest has it, and a rebuild
+    changes no device.
+    """
     try:
-        region_checks.check_reached(requirements, {coming.key: coming})
+        yield
     except region_checks.FunctionElsewhere as error:
         raise exception.RegionUnusable(
-            error.message,
-            hint=_PLUG_AGAIN,
-            reason=exception.RegionReason.MISMATCH,
+            error.message, hint=_PLUG_AGAIN, reason=exception.RegionReason.MISMATCH
         ) from error
+    except exception.RegionUnusable as error:
+        error.hint = _PLUG_AGAIN
+        raise
 
 
 def _kept(requirement: RegionRequirement) -> Programming | None:
