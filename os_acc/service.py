@@ -24,7 +24,6 @@ from os_acc.attach import (
     region_operations,
     serialize,
 )
-from os_acc.attach.retrier import Retrier
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
@@ -386,7 +385,6 @@ def _build(
         life,
         programmer,
         offered,
-        images,
         at_release=BitstreamSettings.load(config).reprogram_at_release,
     )
     ready = manager.Manager(
@@ -400,7 +398,7 @@ def _build(
         new_publisher(config, settings),
         regions,
         recover,
-        Retrier(recover, life, offered, regions, settings),
+        recovery.Retrier(recover, life, offered, regions, settings),
         external_events.NovaEvents(config),
         networks,
         vfs,

@@ -297,7 +297,7 @@ _ENTERED: Final = (
     " are the store's, 10 root's"
 )
 _FRAMES: Final = (
-    "9 to the call: round, undo, check, retry of a refused epoch; 12 on root's side:"
+    "8 to the call: round, undo, retry of a refused epoch; 12 on root's side:"
     " check, claims, child process, its jobs, step, write"
 )
 _CALLS: Final = (

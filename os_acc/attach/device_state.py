@@ -102,6 +102,10 @@ def verified(lease: Lease) -> Lease:
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     """Return the lease with the present bindings, group, boot and PFs.
 
+    A reboot may have moved a drive that is on no driver that shows its serial number.
+    Only root can tell that it has the data of its guest: its lease keeps the boot until
+    its plugin has prepared it.
+
     :raises DeviceGone: a function has vanished.
     :raises DeviceChanged: a function was exchanged.
     :raises HostStepFailed: the device has no IOMMU group any more.
@@ -130,11 +134,14 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         )
         for old, function in zip(lease.prior, functions, strict=True)
     )
+    identities = [each.identity for each in lease.prior]
+    identities += [each.identity for each in functions]
+    is_shown = all(each.drive for each in identities)
     return dataclasses.replace(
         lease,
         prior=prior,
         handle=dataclasses.replace(lease.handle, iommu_group=group),
-        boot_id=this_boot,
+        boot_id=this_boot if is_shown or not lease.needs_erase else lease.boot_id,
         physfns=physfns(functions),
     )
 
@@ -144,14 +151,6 @@ def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
     begun = [each for each in leases if each.state is LeaseState.PREPARING]
     this_boot = attributes.boot_id(root) if begun else ""
     return {each.uuid for each in begun if each.boot_id == this_boot}
-
-
-def is_about(lease: Lease, address: str) -> bool:
-    """Return whether an address is a function of a lease, or its region's card."""
-    addresses = {*map(str, lease.members)}
-    if lease.programming is not None:
-        addresses.add(str(lease.programming.region.card))
-    return address in addresses
 
 
 # -- after a reboot or a hot plug: devices to give back ----------------------
@@ -283,12 +282,9 @@ def check_new(root: str, leases: Iterable[Lease], others: Iterable[Lease]) -> No
     for lease in leases if numberless else ():
         own = identical_cards(root, lease)
         for other in numberless:
-            error = (
-                None
-                if set(own).isdisjoint(other.peers)
-                else may_have_moved(root, other)
-            )
-            if error is not None:
+            if set(own).isdisjoint(other.peers):
+                continue
+            if (error := may_have_moved(root, other)) is not None:
                 raise exception.DeviceInUse(
                     f"{lease.address} may have the data of instance "
                     f"{other.consumer_title}: {error}",

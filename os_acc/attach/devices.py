@@ -2,13 +2,14 @@
 
 """The device of a lease: prepared for its user, and given back.
 
-Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
+:meth:`Devices.restore` undoes :meth:`Devices.take`, and the plugin's ``release`` undoes
+:meth:`Devices.prepare`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from oslo_log import log
 
@@ -37,11 +38,11 @@ class Devices:
         self._eraser = eraser
 
     def prepare(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
-        """Prepare devices for use: steps 3 to 6 of :meth:`.Lifecycle.establish`.
+        """Let plugins prepare devices; :meth:`give_back` undoes it.
 
         :raises OsAccError: the error of the step that failed.
         """
-        # 3. Check again after a programming that no process holds them.
+        # Check again after a programming that no process holds them.
         again = [
             each
             for each in leases
@@ -49,25 +50,40 @@ class Devices:
             and (each.programming or each.state is not LeaseState.PREPARING)
         ]
         verification.check_free(self._root, self._helper, again, deadline)
-        # 4. Call the plugins. Undo: their ``release``.
-        prepared = deadlines.side_by_side(
-            leases, lambda each: self._prepare(each, deadline)
+        return tuple(
+            deadlines.side_by_side(leases, lambda each: self._prepare(each, deadline))
         )
-        # 5. Check that they are undivided, and take them. Undo: :meth:`restore`.
-        guests = [each for each in prepared if each.is_the_guests]
+
+    def take(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Take prepared devices from the host; :meth:`restore` undoes it.
+
+        :raises OsAccError: the error of the step that failed.
+        """
+        guests = [each for each in leases if each.is_the_guests]
         for each in guests:
             verification.check_undivided(self._root, each)
-        slots = [each for each in guests if each.slot is not None]
-        taken = (
-            *self._take([each for each in guests if each.slot is None], deadline),
-            *deadlines.side_by_side(
-                slots, lambda each: self.with_epoch(self._create, each, deadline)
-            ),
+        taken: Sequence[Lease] = [each for each in guests if each.slot is None]
+        asked = self._unanswered(taken)
+        attempts = len(taken) + 1
+        while taken:
+            attempts -= 1
+            try:
+                answers = self._helper.take(taken, deadline, asked)
+                self._note(asked, taken, answers)
+                break
+            except client.EpochRefused as error:
+                # Each device may refuse its epoch once.
+                if not attempts:
+                    raise
+                taken = self._services.accepted(taken, error, deadline)
+        created = deadlines.side_by_side(
+            [each for each in guests if each.slot is not None],
+            lambda each: self._services.with_epoch(self._create, each, deadline),
         )
-        # 6. Verify their IOMMU groups.
-        for each in taken:
+        ready = (*taken, *created)
+        for each in ready:
             verification.check_viable(self._root, each)
-        return latest(prepared, taken)
+        return latest(leases, ready)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         if not lease.is_the_guests:
@@ -85,7 +101,7 @@ class Devices:
         if lease.needs_erase and lease.state is LeaseState.PREPARING:
             # After a reboot the host may use it already.
             lease = self._prepare_by_plugin(lease, deadline)
-        return self.with_epoch(self._helper.reserve, lease, deadline)
+        return self._services.with_epoch(self._helper.reserve, lease, deadline)
 
     def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
         def prepare(lease: Lease, deadline: float) -> None:
@@ -95,21 +111,8 @@ class Devices:
                 # guest's device, which must not be erased.
                 self._helper.reserve(lease.without(Action.ERASE), deadline)
 
-        lease = self.with_epoch(prepare, lease, deadline)
+        lease = self._services.with_epoch(prepare, lease, deadline)
         return self._eraser.numbered(lease, deadline)
-
-    def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
-        asked = self._unanswered(leases)
-        for attempt in range(len(leases) + 1):
-            try:
-                answers = self._helper.take(leases, deadline, asked) if leases else ()
-                self._note(asked, leases, answers)
-                return leases
-            except client.EpochRefused as error:
-                if attempt == len(leases):
-                    raise
-                leases = self.accepted(leases, error, deadline)
-        return leases
 
     def _unanswered(self, leases: Iterable[Lease]) -> dict[str, str]:
         """Return the subjects about which VFIO is to be asked, by UUID of the lease."""
@@ -180,7 +183,7 @@ class Devices:
                 try:
                     self.give_back(lease, deadline, *kind)
                 except client.EpochRefused as error:
-                    (lease,) = self.accepted([lease], error, deadline)
+                    (lease,) = self._services.accepted([lease], error, deadline)
                     self.give_back(lease, deadline, *kind)
             except exception.OsAccError as error:
                 return lease, error
@@ -210,14 +213,17 @@ class Devices:
     def give_back(
         self, lease: Lease, deadline: float, is_plug: bool, is_restored: bool
     ) -> None:
-        """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
+        """Undo :meth:`take` and :meth:`prepare`.
+
+        A device that stays with the host is not rebound.
+        """
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             if lease.needs_release and lease.slot is None:
                 plugin_steps.release(self._services, lease, deadline, is_plug)
             if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
-        # Undo step 5. A reboot may have done so.
+        # Undo :meth:`take`. A reboot may have done so.
         has_records = is_restored
         if not is_restored and not device_state.given_back_by_reboot(
             self._root, lease, deadline
@@ -230,7 +236,7 @@ class Devices:
                     raise
         if not lease.is_the_guests:
             return
-        # Undo step 4.
+        # Undo :meth:`prepare`.
         plugin_steps.release(self._services, lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
         if lease.needs_release and not lease.needs_erase:
@@ -284,31 +290,6 @@ class Devices:
                 if not remaining_attempts:
                     raise
                 LOG.warning("skipping the restore of a removed function: %s", error)
-
-    # -- steps of both directions ------------------------------------------
-
-    def with_epoch(
-        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
-    ) -> Lease:
-        """Run a privileged step; repeat it once if its epoch is refused."""
-        try:
-            step(lease, deadline)
-        except client.EpochRefused as error:
-            (lease,) = self.accepted([lease], error, deadline)
-            step(lease, deadline)
-        return lease
-
-    def accepted(
-        self, leases: Sequence[Lease], error: client.EpochRefused, deadline: float
-    ) -> tuple[Lease, ...]:
-        """Return the leases, those of the refusing device with an accepted epoch.
-
-        After the loss of a store, epochs continue above those that the helper has
-        seen; epochs issued while the clock was ahead come back to the present.
-        """
-        found = [each for each in leases if device_state.is_about(each, error.address)]
-        fresh = self._store.until(deadline).replace(found or leases, error.accepted)
-        return latest(leases, fresh)
 
 
 def _has_capacity(root: str, kind: MdevType) -> bool:

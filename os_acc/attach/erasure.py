@@ -24,7 +24,7 @@ from os_acc.attach import Services, device_state, plugin_steps
 from os_acc.attach.release_result import record_failures
 from os_acc.helper import client
 from os_acc.host import attributes, pci
-from os_acc.objects.device import Provider
+from os_acc.objects.device import Erasure, Provider
 from os_acc.objects.lease import (
     Action,
     HelperRecord,
@@ -35,6 +35,7 @@ from os_acc.objects.lease import (
 )
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.request_group import AttachTarget
+from os_acc.plugins.base import PluginBase
 from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 
@@ -83,23 +84,72 @@ class Eraser:
         # A device without a record, as after a reboot, is taken with its erasure.
         recorded = {each.lease for each in self._helper.recorded(deadline)}
         for lease in [each for each in noted.values() if each.uuid in recorded]:
-            try:
-                self._helper.reserve(lease, deadline)
-            except client.EpochRefused as error:
-                (again,) = store.replace([lease], error.accepted)
-                self._helper.reserve(again, deadline)
-                noted[again.uuid] = again
+            reserve = self._helper.reserve
+            noted[lease.uuid] = self._services.with_epoch(reserve, lease, deadline)
         return latest(leases, noted.values())
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        """Return leases with the erasures that they need when their release begins."""
+        """Return leases with the erasures that they need when their release begins.
+
+        A plug that failed before the helper took its device returned no entry. Once the
+        helper has a record with the plugin that has to erase the device, the device is
+        erased: the safe rule.
+        """
         marked = self._with_erasures(self._followed(leases, deadline), deadline)
-        return _still_outstanding(self._root, self._helper, marked, deadline)
+        if not any(each.needs_erase for each in marked):
+            return marked
+        try:
+            records = self._helper.recorded(deadline)
+        except exception.OsAccError as error:
+            LOG.debug(
+                "cannot read the helper's records, so devices are erased: %s", error
+            )
+            return marked
+        # A record without an eraser is that of a device that was only prepared.
+        recorded = {each.lease for each in records if each.eraser}
+        this_boot = attributes.boot_id(self._root)
+        return [
+            each.without(Action.ERASE, Action.RELEASE)
+            if _is_superseded(each, records)
+            else each.without(Action.ERASE)
+            if each.needs_erase
+            and each.state is LeaseState.PREPARING
+            and each.boot_id == this_boot
+            and each.uuid not in recorded
+            else each
+            for each in marked
+        ]
 
     def _with_erasures(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        return plugin_steps.with_erasure(
-            self._plugins, leases, lambda: self._offered(deadline)
-        )
+        """Return leases, marked if their plugins, which did not erase, do so by now.
+
+        An erasure is not taken back: a lease keeps that of an earlier plugin version.
+        """
+
+        def may_be_erased(lease: Lease) -> bool:
+            plugin = self._plugins.get(lease.plugin)
+            return (
+                plugin is not None
+                and type(plugin).erase is not PluginBase.erase
+                and not lease.needs_erase
+                and not lease.never_held
+                and lease.state is not LeaseState.PREPARING
+            )
+
+        if not any(map(may_be_erased, leases)):
+            return list(leases)
+        erasers = {
+            handle.address: provider.device.plugin
+            for provider in self._offered(deadline)
+            if provider.device.erasure is Erasure.PLUGIN
+            for handle in provider.device.handles
+        }
+        return [
+            each.needing(Action.ERASE)
+            if may_be_erased(each) and erasers.get(each.address) == each.plugin
+            else each
+            for each in leases
+        ]
 
     def _followed(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Record the present addresses of drives, which may have moved.
@@ -168,22 +218,18 @@ class Eraser:
         return {old.uuid: now for old, now in found if now != old}
 
     def due(self, deadline: float) -> list[str]:
-        """Return the UUIDs of the leases whose devices are being erased, sorted.
+        """Record where released drives have moved to; return the erasures to continue.
 
+        :returns: the UUIDs of the leases whose devices are being erased, sorted.
         :raises OsAccError: the store or the helper cannot be read.
         """
-        over = self._follow(deadline)
-        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
-
-    def _follow(self, deadline: float) -> Sequence[Lease]:
-        """Record where released drives have moved to; return their leases as read."""
         over = [e for e in self._store.until(deadline).leases() if e.erasure]
         moved = self._moved(over, deadline)
         # Drives may have changed places: their leases follow them together.
         with self._locks.try_hold(map(consumer_lock, moved)) as is_held:
             if is_held:
                 self._followed([e for e in over if e.uuid in moved], deadline)
-        return over
+        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
 
     def advance(self, uuid: str, deadline: float) -> Lease | None:
         """Call the plugin once; release the device if it is erased.
@@ -213,7 +259,7 @@ class Eraser:
         store, error = self._store.until(deadline), _stalled(lease)
         had_stalled = lease.reason == str(error)
         store.replace([again])
-        self._follow(deadline)
+        self.due(deadline)
         try:
             now = self.advance(lease.uuid, deadline)
         except _MAY_STALL:
@@ -232,7 +278,7 @@ class Eraser:
             try:
                 done = self._step(lease, deadline)
             except client.EpochRefused as error:
-                (lease,) = store.replace([lease], error.accepted)
+                (lease,) = self._services.accepted([lease], error, deadline)
                 done = self._step(lease, deadline)
         except exception.OsAccError as error:
             if isinstance(error, _MAY_STALL):
@@ -248,11 +294,14 @@ class Eraser:
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
         # 4. Free the device.
-        self._forget(now, deadline)
+        now = self._services.with_epoch(self._forget, now, deadline)
         store.delete([now])
         self._watched.pop(lease.uuid, None)
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
         return None
+
+    def _forget(self, lease: Lease, deadline: float) -> None:
+        self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
 
     def _check_progress(
         self, lease: Lease, deadline: float, cause: Exception | None = None
@@ -325,30 +374,6 @@ class Eraser:
             deadline,
             instead_of=record.UNREADABLE if damaged else lease.erasure.lease,
         )
-
-    def _forget(self, lease: Lease, deadline: float) -> None:
-        """Remove the helper's record; a refusal of the epoch is repeated once."""
-        try:
-            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
-        except client.EpochRefused as error:
-            epoch = self._store.until(deadline).next_epoch(error.accepted)
-            self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
-
-
-def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """Do as :func:`.device_state.refreshed`, but keep the boot of unverified drives.
-
-    A reboot may have moved a drive that is on no driver that shows its serial number.
-    Only root can tell that it has the data of its guest: once the plugin has prepared
-    it, :class:`.Lifecycle` records the boot.
-    """
-    now = device_state.refreshed(root, lease, deadline)
-    functions = (pci.read_function(root, each) for each in lease.functions)
-    shown = all(each is not None and each.identity.drive for each in functions)
-    was_shown = all(each.identity.drive for each in lease.prior)
-    if not lease.needs_erase or lease.slot is not None or (shown and was_shown):
-        return now
-    return dataclasses.replace(now, boot_id=lease.boot_id)
 
 
 def lacks_number(lease: Lease) -> bool:
@@ -430,38 +455,6 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
         ),
         physfns=physfns([now]),
     )
-
-
-def _still_outstanding(
-    root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
-) -> list[Lease]:
-    """Return leases, without the erasure of devices that no consumer can have had.
-
-    A plug that failed before the helper took its device returned no entry. Once the
-    helper has a record with the plugin that has to erase the device, the device is
-    erased: the safe rule.
-    """
-    if not any(each.needs_erase for each in leases):
-        return list(leases)
-    try:
-        records = helper.recorded(deadline)
-    except exception.OsAccError as error:
-        LOG.debug("cannot read the helper's records, so devices are erased: %s", error)
-        return list(leases)
-    # A record without an eraser is that of a device that was only prepared.
-    recorded = {each.lease for each in records if each.eraser}
-    this_boot = attributes.boot_id(root)
-    return [
-        each.without(Action.ERASE, Action.RELEASE)
-        if _is_superseded(each, records)
-        else each.without(Action.ERASE)
-        if each.needs_erase
-        and each.state is LeaseState.PREPARING
-        and each.boot_id == this_boot
-        and each.uuid not in recorded
-        else each
-        for each in leases
-    ]
 
 
 def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:

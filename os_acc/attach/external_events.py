@@ -64,7 +64,18 @@ class NovaEvents:
         """
         events = serialize.events(requests)["events"]
         # Nova rejects a body without events.
-        codes = self._sent(events, deadline) if events else {}
+        codes = {}
+        if events:
+            codes = self._link.ask(
+                "POST",
+                _PATH,
+                lambda answer: _codes(answer, events),
+                _ABOUT,
+                deadline,
+                _refused,
+                microversion=MICROVERSION,
+                json={"events": events},
+            )
         return {
             "sent": [tag for tag, code in codes.items() if code == _ACCEPTED],
             "refused": [
@@ -76,20 +87,6 @@ class NovaEvents:
                 {each.uuid for each in requests} - {each["tag"] for each in events}
             ),
         }
-
-    def _sent(
-        self, events: Collection[ExternalEvent], deadline: float
-    ) -> dict[str, int]:
-        return self._link.ask(
-            "POST",
-            _PATH,
-            lambda answer: _codes(answer, events),
-            _ABOUT,
-            deadline,
-            _refused,
-            microversion=MICROVERSION,
-            json={"events": list(events)},
-        )
 
 
 def _codes(answer: Response, events: Collection[ExternalEvent]) -> dict[str, int]:

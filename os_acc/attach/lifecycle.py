@@ -60,9 +60,9 @@ class Lifecycle:
         programmer: programming.Programmer,
         offered: Callable[[float], Iterable[Provider]],
     ) -> None:
-        self._root, self._state_path = services.root, services.state_path
+        self._services = services
+        self._root = services.root
         self._store = services.store
-        self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
         self._programmer = programmer
@@ -107,9 +107,11 @@ class Lifecycle:
         try:
             # 2. Program the regions. Undo: none; a region keeps its contents.
             programmed = self._programmed(intents, jobs, deadline)
-            # 3. to 6. Prepare the devices. Undo: try_give_back().
-            ready = self.devices.prepare(programmed, deadline)
-            # 7. Commit.
+            # 3. Call the plugins. Undo: try_give_back().
+            prepared = self.devices.prepare(programmed, deadline)
+            # 4. Take the devices, and verify their groups. Undo: try_give_back().
+            ready = self.devices.take(prepared, deadline)
+            # 5. Commit.
             return store.replace(committed(ready))
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.
@@ -127,7 +129,7 @@ class Lifecycle:
             try:
                 return self._programmer.program(leases, jobs, deadline)
             except client.EpochRefused as error:
-                leases = self.devices.accepted(leases, error, deadline)
+                leases = self._services.accepted(leases, error, deadline)
         return self._programmer.program(leases, jobs, deadline)
 
     def _roll_back(
@@ -188,7 +190,9 @@ class Lifecycle:
         if not broken:
             return leases
         # 1. Record the present bindings, and the outstanding actions of a newer plugin.
-        refreshed = [erasure.refreshed(self._root, each, deadline) for each in broken]
+        refreshed = [
+            device_state.refreshed(self._root, each, deadline) for each in broken
+        ]
         fresh = self._store.until(deadline).replace(
             plugin_steps.with_actions(self._plugins, refreshed)
         )
@@ -209,34 +213,28 @@ class Lifecycle:
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [
-            self.devices.with_epoch(self.devices.restore, lease, deadline)
+            self._services.with_epoch(self.devices.restore, lease, deadline)
             if lease.programming is not None
             and (lease.is_the_guests or not device_state.moved(self._root, lease))
             else lease
             for lease in idle
         ]
-        with self._programmer.plan_again(idle, deadline) as plan:
+        with self._programmer.plan_again(idle, deadline) as jobs:
             # 4. Program regions that have lost their contents.
-            programmed = self._programmed(plan.leases, plan.jobs, deadline)
-            # 5. Prepare the devices, as for a new request.
-            ready = self.devices.prepare(programmed, deadline)
+            programmed = self._programmed(idle, jobs, deadline)
+            # 5. Prepare and take the devices, as for a new request.
+            prepared = self.devices.prepare(programmed, deadline)
+            ready = self.devices.take(prepared, deadline)
             # 6. Record that devices and regions are right in this boot.
-            verified = self._record_verified(ready, deadline)
-        return latest(leases, (*fresh, *verified))
-
-    def _record_verified(
-        self, ready: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Record for leases that their devices and regions are right in this boot."""
-        this_boot = attributes.boot_id(self._root)
-        verified = [
-            device_state.verified(dataclasses.replace(each, boot_id=this_boot))
-            for each in ready
-            if each.programming or each.boot_id != this_boot
-        ]
-        if not verified:
-            return tuple(ready)
-        return latest(ready, self._store.until(deadline).replace(verified))
+            this_boot = attributes.boot_id(self._root)
+            verified = [
+                device_state.verified(dataclasses.replace(each, boot_id=this_boot))
+                for each in ready
+                if each.programming or each.boot_id != this_boot
+            ]
+            if verified:
+                ready = latest(ready, self._store.until(deadline).replace(verified))
+        return latest(leases, (*fresh, *ready))
 
     # -- giving back -------------------------------------------------------
 

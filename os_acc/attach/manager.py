@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -22,21 +22,19 @@ from os_acc.attach import (
     lifecycle,
     planning,
     programming,
-    rebuild,
-    recovery,
     region_operations,
     serialize,
-    swap,
     verification,
 )
+from os_acc.attach.recovery import Recovery, Retrier
 from os_acc.attach.region_checks import FunctionElsewhere
-from os_acc.attach.retrier import Retrier
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery, health_steps, sriov
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
@@ -52,6 +50,7 @@ from os_acc.plugins import base
 from os_acc.profiles import expansion
 from os_acc.profiles.expansion import ProfileLookup
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
+from os_acc.scheduling.device_selection import DeviceSelector
 from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
@@ -71,6 +70,26 @@ _PASSING: Final = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """The accelerator requests of one create call, with bindings to one instance.
+
+    :ivar named: the UUIDs of the requests of each group, by its suffix.
+    """
+
+    instance: InstanceInfo
+    requests: tuple[AcceleratorRequest, ...]
+    selection: Allocations
+    flavor: FlavorRequest
+    named: Mapping[str, Sequence[str]]
+
+    @property
+    def uuids(self) -> set[str]:
+        """The UUIDs of the requests."""
+        return {each.uuid for each in self.requests}
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class Manager:
     """Implement the public API; :mod:`os_acc.service` creates it.
 
@@ -78,55 +97,36 @@ class Manager:
     consumer's leases happens under the consumer's lock.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        settings: conf.Settings,
-        life: lifecycle.Lifecycle,
-        programmer: programming.Programmer,
-        owner: Owner,
-        catalog: Catalog,
-        profiles: ProfileLookup,
-        publisher: sync.Publisher,
-        regions: region_operations.RegionOperations,
-        recover: recovery.Recovery,
-        retrier: Retrier,
-        nova_events: external_events.NovaEvents,
-        networks: Callable[[], NetworkAffinity],
-        vfs: sriov.VfMaker,
-    ) -> None:
-        self.root = services.root
+    services: Services
+    settings: conf.Settings
+    life: lifecycle.Lifecycle
+    _programmer: programming.Programmer
+    _owner: Owner
+    catalog: Catalog
+    profiles: ProfileLookup
+    publisher: sync.Publisher
+    regions: region_operations.RegionOperations
+    recovery: Recovery
+    retrier: Retrier
+    nova_events: external_events.NovaEvents
+    _networks: Callable[[], NetworkAffinity]
+    vfs: sriov.VfMaker
+
+    def __post_init__(self) -> None:
+        services = self.services
+        self.root, self.plugins = services.root, services.plugins
+        self.store, self.locks = services.store, services.locks
         self.cdev = functools.partial(vfio.cdev, services.root)
-        self.settings = settings
-        self.plugins = services.plugins
-        self.store = services.store
-        self.locks = services.locks
-        self.life = life
         self._confirmer = confirmation.Confirmer(
-            services,
-            life,
-            catalog,
-            swap.Swapper(services, life, catalog, programmer),
-            rebuild.Rebuilder(services, programmer),
+            services, self.life, self.catalog, self._programmer
         )
-        self._programmer = programmer
-        self._owner = owner
-        self.catalog = catalog
-        self.profiles = profiles
-        self.publisher = publisher
-        self.regions = regions
-        self.recovery = recover
-        self.retrier = retrier
-        self.nova_events = nova_events
-        self._networks = networks
-        self.vfs = vfs
         self.health_steps = health_steps.HealthStepReader(
             services.root,
             services.helper,
             services.plugins,
-            catalog.snapshots,
-            catalog.health,
-            settings.state_path,
+            self.catalog.snapshots,
+            self.catalog.health,
+            services.state_path,
         )
 
     # -- what Nova calls ---------------------------------------------------
@@ -153,22 +153,18 @@ class Manager:
         consumer = instance_uuid(instance_info)
         with self.locks.hold([consumer_lock(consumer)], deadline):
             leases = self.store.until(deadline).leases(consumer)
-            quarantined = [
-                each for each in leases if each.state is LeaseState.QUARANTINED
-            ]
-            for lease in quarantined:
-                # An error would prevent Nova from ever deleting the server.
-                LOG.warning(
-                    "unplug leaves %s of instance %s in quarantine: %s (run "
-                    "'os-acc device release %s')",
-                    lease.address,
-                    lease.consumer_title,
-                    lease.reason,
-                    lease.address,
-                )
-            others = [
-                each for each in leases if each not in quarantined and not each.erasure
-            ]
+            others = []
+            for lease in leases:
+                if lease.state is LeaseState.QUARANTINED:
+                    # An error would prevent Nova from ever deleting the server.
+                    LOG.warning(
+                        "unplug leaves %s of instance %s in quarantine: %s (run "
+                        "'os-acc device release %s')",
+                        *(lease.address, lease.consumer_title, lease.reason),
+                        lease.address,
+                    )
+                elif not lease.erasure:
+                    others.append(lease)
             return self.give_back(others, deadline) if others else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
@@ -194,63 +190,38 @@ class Manager:
             raise failure
         return len(released.done)
 
-    def renew(self, consumer: str, deadline: float, image_id: str = "") -> None:
-        """Confirm the leases of a consumer; the caller holds its lock.
-
-        :param image_id: the image that the instance boots, or ''.
-        """
-        instance = InstanceInfo(consumer, image_id=image_id)
-        leases = self.store.until(deadline).leases(consumer)
-        held = self.recovery.settled(consumer, leases, deadline)
+    def renew(self, instance: InstanceInfo, deadline: float) -> None:
+        """Confirm the leases of an instance; the caller holds its lock."""
+        leases = self.store.until(deadline).leases(instance.uuid)
+        held = self.recovery.settled(instance.uuid, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
-    def check_bind(
-        self,
-        consumer: str,
-        selection: Allocations,
-        request: FlavorRequest,
-        uuids: Set[str],
-        deadline: float,
-    ) -> None:
+    def check_bind(self, batch: Batch, deadline: float) -> None:
         """Check a binding, before another one is made; see :meth:`bind`.
 
-        :param uuids: the UUIDs of the accelerator requests.
         :raises ProviderNotFound: a provider does not belong to this host.
         :raises InvalidAllocation: a provider has other resources.
         :raises Conflict: the consumer has other accelerators.
         """
-        self.catalog.check_ours(
-            [uuid for uuid, _resources in selection.entries], deadline
-        )
-        matching.match_groups(request, selection, self.catalog.ours)
+        self.catalog.check_ours(dict(batch.selection.entries), deadline)
+        matching.match_groups(batch.flavor, batch.selection, self.catalog.ours)
+        consumer, uuids = batch.instance.uuid, batch.uuids
         for lease in self.store.until(deadline).leases(consumer):
             if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
                 raise _of_other_requests(consumer)
 
-    def bind(
-        self,
-        consumer: str,
-        selection: Allocations,
-        request: FlavorRequest,
-        named: Mapping[str, Sequence[str]],
-        deadline: float,
-        image_id: str = "",
-    ) -> None:
-        """Plug accelerator requests; the caller holds the consumer's lock.
+    def bind(self, batch: Batch, deadline: float) -> None:
+        """Plug accelerator requests that :meth:`check_bind` has accepted.
 
-        :param named: the UUIDs of the requests of each group, by its suffix.
-        :param image_id: the image that the instance boots, or ''.
-        :raises ProviderNotFound: a provider does not belong to this host.
+        The caller holds the consumer's lock.
+
         :raises Conflict: the consumer has other accelerators.
         """
-        instance = InstanceInfo(consumer, image_id=image_id)
-        self.catalog.check_ours(
-            [uuid for uuid, _resources in selection.entries], deadline
+        leases = self._attach(
+            batch.instance, batch.selection, batch.flavor, deadline, batch.named
         )
-        leases = self._attach(instance, selection, request, deadline, named)
-        uuids = {uuid for each in named.values() for uuid in each}
-        if {lease.request_uuid for lease in leases} != uuids:
-            raise _of_other_requests(consumer)
+        if {lease.request_uuid for lease in leases} != batch.uuids:
+            raise _of_other_requests(batch.instance.uuid)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -400,7 +371,7 @@ class Manager:
                 instance,
                 allocations,
                 fingerprint(allocations, found=selection.is_unmapped),
-                planning.selector(self.root, instance, policies),
+                DeviceSelector(planning.guest_cells(self.root, instance), policies),
                 named,
                 profile=request.profile,
             )
@@ -427,15 +398,14 @@ class Manager:
                 # 1. Select devices, and plan their leases.
                 planned = planner.plan(inventory, deadline)
                 for each in planned:
-                    vfio.require_drivers(self.root, each.lease.vfio_drivers)
+                    vfio.require_drivers(self.root, each.vfio_drivers)
                 # 2. Fetch and verify their bitstreams.
+                recorded = inventory.recorded_state
                 with self._programmer.plan(
-                    planned, instance.image_id, deadline
-                ) as plan:
+                    planned, instance.image_id, recorded, deadline
+                ) as (decided, jobs):
                     # 3. Prepare the devices. Undo: establish() rolls back.
-                    leases = self.life.establish(
-                        plan.leases, inventory.recorded_state, deadline, plan.jobs
-                    )
+                    leases = self.life.establish(decided, recorded, deadline, jobs)
                 break
             except _PASSING as error:
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)
@@ -446,7 +416,7 @@ class Manager:
             self.catalog.publish_regions(deadline)
         addresses = ", ".join(str(lease.address) for lease in leases)
         LOG.info("attached %s to instance %s", addresses, instance.title)
-        confirmation.log_remote(leases)
+        planning.log_remote(leases)
         return leases
 
     def _next_round(

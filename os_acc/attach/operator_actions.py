@@ -66,8 +66,7 @@ def release_device(
     :raises Conflict: another node of the host has it, and not ``force``.
     :raises OsAccError: the error of the host; no record is deleted.
     """
-    if not isinstance(address, MdevSlot):
-        _check_address(address)
+    _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
@@ -78,15 +77,14 @@ def release_device(
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
-    if lease is None and state_files.forget_refusal(
-        manager.settings.state_path, address
-    ):
-        # The next plug asks its plugin again.
-        manager.discover(deadline)
-        return
+    recorded = records.get(address)
     if lease is None:
+        if state_files.forget_refusal(manager.settings.state_path, address):
+            # The next plug asks its plugin again.
+            manager.discover(deadline)
+            return
         if not force:
-            unknown_device.check_node(manager, records.get(address))
+            unknown_device.check_node(manager, recorded)
         if isinstance(address, MdevSlot):
             lease = _lost_slot(manager, address, records, deadline, force=force)
         else:
@@ -95,11 +93,13 @@ def release_device(
             )
         if lease is None:
             return
-    elif isinstance(address, MdevSlot):
-        recorded = records.get(address)
-        if recorded is not None and unknown_device.is_damaged(recorded):
-            # The steps of its plugin need a record of the lease.
-            manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
+    elif (
+        isinstance(address, MdevSlot)
+        and recorded is not None
+        and unknown_device.is_damaged(recorded)
+    ):
+        # The steps of its plugin need a record of the lease.
+        manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
     if lease.erasure:
         _erase_again(manager, lease, deadline, force=force)
         return
@@ -155,7 +155,7 @@ def _lost_slot(
     """
     store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
     inventory = manager.discover(deadline)
-    lease = _slot_lease(manager, inventory, slot, records)
+    lease = unknown_device.slot_lease(manager.root, inventory.host, slot, records)
     if unknown_device.is_damaged(records[slot]):
         if not force:
             recorded = [each.lease for each in records.values()]
@@ -170,36 +170,6 @@ def _lost_slot(
         return lease
     reconciler.disclaim_slot(lease, slot, store, deadline)
     return None
-
-
-def _kept_slot(
-    manager: Manager,
-    inventory: Inventory,
-    slot: MdevSlot,
-    records: Mapping[DeviceAddress, HelperRecord],
-) -> Lease:
-    """Return a lease for the adoption of a slot whose own lease is lost."""
-    lease = _slot_lease(manager, inventory, slot, records)
-    if device_state.is_back(manager.root, lease):
-        raise exception.NotFound(
-            f"the mediated device of {slot} does not exist",
-            hint=f"no guest has it: run 'os-acc device release {slot}'",
-            kind=exception.ObjectKind.DEVICE,
-        )
-    return lease
-
-
-def _slot_lease(
-    manager: Manager,
-    inventory: Inventory,
-    slot: MdevSlot,
-    records: Mapping[DeviceAddress, HelperRecord],
-) -> Lease:
-    if slot not in records:
-        raise exception.NotFound(
-            f"{slot} is not leased", kind=exception.ObjectKind.DEVICE
-        )
-    return unknown_device.slot_lease(manager.root, inventory.host, slot, records[slot])
 
 
 def _erase_again(
@@ -319,8 +289,7 @@ def adopt_device(
     :raises Conflict: the consumer has a lease that is not ``held``, another node of the
         host has the device, or it is that of a lease, moved by a reboot.
     """
-    if not isinstance(address, MdevSlot):
-        _check_address(address)
+    _check_address(address)
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
@@ -328,7 +297,14 @@ def adopt_device(
     unknown_device.check_node(manager, records.get(address))
     inventory = manager.discover(deadline)
     if isinstance(address, MdevSlot):
-        planned = _kept_slot(manager, inventory, address, records)
+        host = inventory.host
+        planned = unknown_device.slot_lease(manager.root, host, address, records)
+        if device_state.is_back(manager.root, planned):
+            raise exception.NotFound(
+                f"the mediated device of {address} does not exist",
+                hint=f"no guest has it: run 'os-acc device release {address}'",
+                kind=exception.ObjectKind.DEVICE,
+            )
     else:
         found = UnknownDevice(manager, inventory, address, records, deadline)
         planned = found.lease(driver, siblings)
@@ -451,24 +427,23 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
         if marked.needs_release:
             (lease,) = store.replace([marked])
         return lease
-    lease, programming = marked, None
     if device.region is not None:
         programming = Programming(device.region, None, boot_id=lease.boot_id)
-    lease = dataclasses.replace(lease, programming=programming)
-    if device.region is None and lease.is_the_guests:
+        marked = dataclasses.replace(marked, programming=programming)
+        if (region := marked.guest_writable) is not None:
+            store.mark_region_guest_writable(region.key)
+    elif marked.is_the_guests:
         card = function_of(device.address)
         assert card is not None
         assert device.identity is not None
         store.mark_region_guest_writable(card_key(card, device.identity))
-    elif (region := lease.guest_writable) is not None:
-        store.mark_region_guest_writable(region.key)
-    (lease,) = store.replace([lease])
+    (lease,) = store.replace([marked])
     manager.discover(deadline)
     return lease
 
 
 def _check_address(address: object) -> None:
-    if not isinstance(address, PciAddress):
+    if not isinstance(address, PciAddress | MdevSlot):
         raise exception.InvalidInput(
             f"{exception.show(address)} is not a PciAddress",
             hint="a PCI address looks like 0000:3b:02.1",

@@ -12,35 +12,23 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import programming, verification
+from os_acc.attach import verification
 from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
 from os_acc.numa import fit
 from os_acc.numa.network_options import NetworkAffinity
-from os_acc.numa.policies import GuestCells, Policies
+from os_acc.numa.policies import GuestCells
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
+from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.region import RecordedImage, Region
+from os_acc.objects.region import Programming
 from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_index
 from os_acc.scheduling import device_selection
 
 LOG = log.getLogger(__name__)
-
-
-def selector(
-    root: str, instance: InstanceInfo, policies: Policies
-) -> device_selection.DeviceSelector:
-    """Return the device selector for an instance, its NUMA cells and policies.
-
-    :raises InvalidInput: the host does not have one of the instance's NUMA cells.
-    :raises HostStepFailed: the host's NUMA topology cannot be read.
-    """
-    if not instance.numa_cells:
-        return device_selection.DeviceSelector(policies=policies)
-    return device_selection.DeviceSelector(guest_cells(root, instance), policies)
 
 
 def check_networks(
@@ -77,9 +65,13 @@ def check_networks(
 def guest_cells(root: str, instance: InstanceInfo) -> GuestCells:
     """Return the host cells that an instance names, with the host's topology.
 
+    Without cells, the guest may be anywhere.
+
     :raises InvalidInput: the host does not have one of these cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
+    if not instance.numa_cells:
+        return device_selection.ANYWHERE
     topology = numa.read_topology(root)
     cells = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
@@ -133,21 +125,14 @@ class LeasePlanner:
             raise held
         return dataclasses.replace(self, held=(*self.held, held))
 
-    def plan(
-        self,
-        inventory: discovery.Inventory,
-        deadline: float,
-        recorded: RecordedImage | None = None,
-    ) -> list[programming.PlannedLease]:
+    def plan(self, inventory: discovery.Inventory, deadline: float) -> list[Lease]:
         """Plan leases on free devices; skip those that cannot be read or do not answer.
 
-        :param recorded: the very file to program; None: as each group requests.
         :raises DeviceInUse, DeviceStuck, HostStepFailed: too few devices are left.
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
         taken |= {parse_address(str(each.address)) for each in self.held}
-        accepted = inventory.recorded_state.unverified_regions.accepted
         stuck: exception.HostError | None = self.held[-1] if self.held else None
         while True:
             try:
@@ -160,15 +145,7 @@ class LeasePlanner:
                 raise stuck from error
             try:
                 return [
-                    programming.PlannedLease(
-                        dataclasses.replace(
-                            self._lease(each, len(selected), inventory, deadline),
-                            uuid=uuid,
-                        ),
-                        each.provider.device.region,
-                        recorded,
-                        _is_accepted(each.provider.device.region, accepted),
-                    )
+                    self._lease(each, uuid, len(selected), inventory, deadline)
                     for each, uuid in zip(selected, self._uuids(selected), strict=True)
                 ]
             except (exception.DeviceStuck, exception.HostStepFailed) as error:
@@ -214,6 +191,7 @@ class LeasePlanner:
     def _lease(
         self,
         selected: device_selection.SelectedDevice,
+        uuid: str,
         size: int,
         inventory: discovery.Inventory,
         deadline: float,
@@ -225,9 +203,9 @@ class LeasePlanner:
         prior = verification.read_prior(self.root, functions, deadline, functions)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(self.root, prior, inventory.prebound)
-        to_erase = selected.provider.device.erasure is Erasure.PLUGIN
+        device = selected.provider.device
         return Lease(
-            uuid="",
+            uuid=uuid,
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,
@@ -237,11 +215,11 @@ class LeasePlanner:
             request=self.digest,
             request_size=size,
             boot_id=attributes.boot_id(self.root),
-            plugin=selected.provider.device.plugin,
+            plugin=device.plugin,
             guest=Guest(
                 self.instance.name,
                 self.instance.project_id,
-                self.instance.image_id if selected.provider.device.region else "",
+                self.instance.image_id if device.region else "",
                 self.instance.numa_cells,
             ),
             affinity=selected.affinity,
@@ -254,7 +232,8 @@ class LeasePlanner:
             # The flavor may have groups that are not part of the profile.
             profile="" if profile_index(group) is None else self.profile,
             parent=verification.parent_identity(self.root, slot) if slot else None,
-            outstanding=(Action.ERASE,) if to_erase else (),
+            programming=Programming(device.region, None) if device.region else None,
+            outstanding=(Action.ERASE,) if device.erasure is Erasure.PLUGIN else (),
         )
 
 
@@ -270,10 +249,6 @@ def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
             hint="request attach_target=vm, or a device that is not mediated",
         )
     return address
-
-
-def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:
-    return region is not None and region.key in accepted
 
 
 def has_others(
@@ -309,3 +284,26 @@ def free(
         for handle in inventory.providers[uuid].device.handles
         if not handle.fault and taken.isdisjoint(handle.members)
     )
+
+
+def log_remote(leases: Sequence[Lease]) -> None:
+    """Log the devices that are outside the guest's NUMA cells."""
+    remote = [each for each in leases if each.affinity not in (None, Affinity.LOCAL)]
+    if remote:
+        LOG.warning(
+            "instance %s in NUMA cells %s has accelerators that are not local: %s",
+            remote[0].consumer,
+            cells(remote[0]),
+            ", ".join(map(placement, remote)),
+        )
+
+
+def cells(lease: Lease) -> str:
+    """Return the guest's cells, for messages."""
+    return ", ".join(map(str, lease.guest.cells))
+
+
+def placement(lease: Lease) -> str:
+    """Return the device of a lease and its place, for messages."""
+    affinity = lease.affinity.value if lease.affinity else "unknown"
+    return f"{lease.address} ({affinity}, node {lease.handle.numa_node})"

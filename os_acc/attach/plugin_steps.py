@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
@@ -18,8 +19,7 @@ from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.bitstream import Bitstream
-from os_acc.objects.device import Erasure, Provider
-from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
+from os_acc.objects.lease import Action, Lease, LeaseView
 from os_acc.objects.region import Region
 from os_acc.objects.typed import expect, plain_text
 from os_acc.plugins import base
@@ -63,12 +63,16 @@ _UNTOUCHED: Final = (
 
 @dataclasses.dataclass(slots=True)
 class PluginSteps:
-    """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
+    """See :class:`os_acc.plugins.base.PrivilegedSteps`.
+
+    :ivar region: the region that is programmed; None in other calls.
+    """
 
     deadline: float
     helper: Helper
     holder: Lease
     purpose: StepPurpose = StepPurpose.OTHER
+    region: Region | None = None
 
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -78,16 +82,15 @@ class PluginSteps:
         return self.holder
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
-        value: _T = native_threads.hand_over(
+        call: Callable[[], _T] = functools.partial(
             vendor_steps.run,
-            self.helper,
-            step,
-            arguments,
-            self.holder,
-            self.deadline,
-            purpose=self.purpose,
+            *(self.helper, step, arguments, self.holder, self.deadline),
+            *(self.region, self.purpose),
         )
-        return value
+        return self._record(call)
+
+    def _record(self, step: Callable[[], _T]) -> _T:
+        return native_threads.hand_over(step)
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,34 +99,17 @@ class RegionSteps(PluginSteps):
 
     It records how far a programming has come: the region is restored as verified
     only if nothing was written.
-
-    :ivar region: the region that is programmed.
     """
 
-    region: Region = dataclasses.field(kw_only=True)
     _is_in_plugin: bool = False
     _has_written: bool = False
     _refusal: exception.OsAccError | None = None
 
     def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
-        self._record(self._on_region(self.helper.program, region, bitstream))
+        self._on_region(self.helper.program, region, bitstream)
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        self._record(self._on_region(self.helper.load_xclbin, region, bitstream))
-
-    def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
-        def call() -> _T:
-            value: _T = vendor_steps.run(
-                self.helper,
-                step,
-                arguments,
-                self.holder,
-                self.deadline,
-                self.region,
-            )
-            return value
-
-        return self._record(call)
+        self._on_region(self.helper.load_xclbin, region, bitstream)
 
     def program(
         self, plugin: base.PluginBase, region: Region, bitstream: Bitstream
@@ -154,8 +140,8 @@ class RegionSteps(PluginSteps):
         step: Callable[[Region, Bitstream, int, float], str],
         region: Region,
         bitstream: Bitstream,
-    ) -> Callable[[], str]:
-        return lambda: step(region, bitstream, self.holder.epoch, self.deadline)
+    ) -> None:
+        self._record(lambda: step(region, bitstream, self.holder.epoch, self.deadline))
 
     def _record(self, step: Callable[[], _T]) -> _T:
         """Run a step, and record whether it may have written."""
@@ -177,48 +163,16 @@ def with_actions(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
     """
 
     def is_released(lease: Lease) -> bool:
-        plugin = plugins.get(lease.plugin)
-        is_prepared = lease.is_the_guests or lease.needs_erase
-        return plugin is not None and is_prepared and _prepares(plugin)
+        plugin, inherited = plugins.get(lease.plugin), base.PluginBase
+        if plugin is None or not (lease.is_the_guests or lease.needs_erase):
+            return False
+        return (
+            type(plugin).prepare is not inherited.prepare
+            or type(plugin).release is not inherited.release
+        )
 
     return [
         each.needing(Action.RELEASE) if is_released(each) else each for each in leases
-    ]
-
-
-def with_erasure(
-    plugins: Plugins, leases: Sequence[Lease], offered: Callable[[], Iterable[Provider]]
-) -> list[Lease]:
-    """Return leases, marked if their plugins, which did not erase, do so by now.
-
-    An erasure is not taken back: a lease keeps that of an earlier plugin version.
-
-    :param offered: returns the devices of the host; called only if a lease may change.
-    """
-
-    def may_be_erased(lease: Lease) -> bool:
-        plugin = plugins.get(lease.plugin)
-        return (
-            plugin is not None
-            and type(plugin).erase is not base.PluginBase.erase
-            and not lease.needs_erase
-            and not lease.never_held
-            and lease.state is not LeaseState.PREPARING
-        )
-
-    if not any(map(may_be_erased, leases)):
-        return list(leases)
-    erasers = {
-        handle.address: provider.device.plugin
-        for provider in offered()
-        if provider.device.erasure is Erasure.PLUGIN
-        for handle in provider.device.handles
-    }
-    return [
-        each.needing(Action.ERASE)
-        if may_be_erased(each) and erasers.get(each.address) == each.plugin
-        else each
-        for each in leases
     ]
 
 
@@ -321,14 +275,6 @@ def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
             reason=exception.PluginReason.NOT_LOADED,
         )
     return plugin
-
-
-def _prepares(plugin: base.PluginBase) -> bool:
-    """Return whether a plugin has a ``prepare`` or a ``release`` of its own."""
-    kind, inherited = type(plugin), base.PluginBase
-    return (
-        kind.prepare is not inherited.prepare or kind.release is not inherited.release
-    )
 
 
 def call(

@@ -11,26 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import Services, plugin_steps, region_checks
+from os_acc.attach import Services, plugin_steps, region_checks, region_images
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
-from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import Bitstream
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, latest
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import (
     Programming,
     RecordedImage,
     Region,
     UnverifiedRegions,
     function_at,
+    functions_held,
 )
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
@@ -38,50 +40,29 @@ from os_acc.store.locks import device_lock
 LOG = log.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlannedLease:
-    """A lease that is not recorded yet.
-
-    :ivar region: the region of its device; None: the device has none.
-    :ivar recorded: the very file to program; None: the image that the request
-        selects.
-    :ivar accepts_guests: whether the operator accepts the function that the region
-        reports after a guest could program it.
-    """
-
-    lease: Lease
-    region: Region | None
-    recorded: RecordedImage | None = None
-    accepts_guests: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProgrammingPlan:
-    """Leases as they will be recorded, and the jobs that program their regions."""
-
-    leases: tuple[Lease, ...]
-    jobs: tuple[ProgrammingJob, ...] = ()
-
-
 class Programmer:
     """Plan the contents of regions, program them, and read them back.
 
-    :ivar images: the images that leases require.
+    :ivar library: the images that leases require.
     """
 
-    def __init__(self, services: Services, images: Library) -> None:
+    def __init__(self, services: Services, library: Library) -> None:
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
-        self._library = images
-        self.images = RegionImages(images)
+        self.library = library
 
     @contextlib.contextmanager
     def plan(
-        self, planned: Sequence[PlannedLease], instance_image: str, deadline: float
-    ) -> Iterator[ProgrammingPlan]:
+        self,
+        leases: Sequence[Lease],
+        instance_image: str,
+        state: RecordedState,
+        deadline: float,
+        recorded: RecordedImage | None = None,
+    ) -> Iterator[tuple[Sequence[Lease], Sequence[ProgrammingJob]]]:
         """Fetch and verify the bitstreams of leases; the devices are not touched.
 
         1. select the images, 2. fetch the files, 3. lock the cards, 4. read the
@@ -89,25 +70,32 @@ class Programmer:
         held until the context ends.
 
         :param instance_image: the id of the image that the guest boots, or ''.
+        :param state: the records that the selection of devices considered.
+        :param recorded: the very file to program; None: as each lease requests.
+        :returns: the leases as they will be recorded, and the jobs that program their
+            regions.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents, or a
             rebuild of its guest has yet to program it.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
-            each.region is None and each.lease.wanted.bitstream_request is None
-            for each in planned
+            each.region is None and each.wanted.bitstream_request is None
+            for each in leases
         ):
-            yield ProgrammingPlan(tuple(each.lease for each in planned))
+            yield leases, ()
             return
+        booted = None
+        if instance_image:
+            title = leases[0].consumer_title
+            booted = self.library.booted(instance_image, title, deadline)
         with contextlib.ExitStack() as stack:
-            leases = [(each.lease, each.region) for each in planned]
-            booted = self.images.booted(planned[0].lease, instance_image, deadline)
-            requirements = self.images.requirements(
-                leases, booted, stack, deadline, planned[0].recorded
+            requirements = region_images.requirements(
+                self.library, leases, booted, stack, deadline, recorded
             )
-            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
-            yield self._plan_jobs(planned, requirements, deadline)
+            stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
+            accepted = state.unverified_regions.accepted
+            yield self._plan_jobs(leases, requirements, accepted, deadline)
 
     def program(
         self, leases: Sequence[Lease], jobs: Sequence[ProgrammingJob], deadline: float
@@ -123,7 +111,13 @@ class Programmer:
         recorded = {lease.uuid: lease for lease in leases}
         cards: dict[PciAddress, list[ProgrammingJob]] = {}
         for job in jobs:
-            cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
+            renewed = tuple(
+                dataclasses.replace(each, lease=recorded[each.lease.uuid])
+                for each in job.requirements
+            )
+            cards.setdefault(job.region.card, []).append(
+                dataclasses.replace(job, requirements=renewed)
+            )
         for lease in leases:
             # Programming may rebind a card; the helper restores it by its own record.
             if not cards.keys().isdisjoint(lease.members):
@@ -141,8 +135,8 @@ class Programmer:
     @contextlib.contextmanager
     def plan_again(
         self, leases: Sequence[Lease], deadline: float
-    ) -> Iterator[ProgrammingPlan]:
-        """Plan as :meth:`plan` does, for held leases whose regions may be empty.
+    ) -> Iterator[Sequence[ProgrammingJob]]:
+        """Plan the jobs for held leases whose regions may be empty; see :meth:`plan`.
 
         A region that has lost one of their functions is programmed for all of them.
 
@@ -151,16 +145,16 @@ class Programmer:
         :raises RegionUnusable: two leases record different contents of a region, or
             another guest uses it.
         """
-        planned = [PlannedLease(lease, lease.region) for lease in leases]
-        if all(each.region is None for each in planned):
-            yield ProgrammingPlan(tuple(leases))
+        if all(each.region is None for each in leases):
+            yield ()
             return
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
+            stack.enter_context(self._locks.hold(_locks_of(leases), deadline))
             lost: dict[str, list[Lease]] = {}
             for lease in leases:
-                if lease.programming and not self._is_intact(lease, deadline):
-                    lost.setdefault(lease.programming.region.key, []).append(lease)
+                before = lease.programming
+                if before and not self._is_intact(lease, before, deadline):
+                    lost.setdefault(before.region.key, []).append(lease)
             jobs = [
                 self._job_again(found, leases, stack, deadline)
                 for found in lost.values()
@@ -168,53 +162,48 @@ class Programmer:
             others = self._store.until(deadline).leases() if jobs else ()
             for job in jobs:
                 region_checks.check_idle(job, leases, others, self._helper, deadline)
-            yield ProgrammingPlan(tuple(leases), tuple(jobs))
+            yield jobs
 
     # -- planning ----------------------------------------------------------
 
     def _plan_jobs(
         self,
-        planned: Sequence[PlannedLease],
+        planned: Sequence[Lease],
         requirements: Sequence[RegionRequirement],
+        accepted: frozenset[str],
         deadline: float,
-    ) -> ProgrammingPlan:
+    ) -> tuple[Sequence[Lease], Sequence[ProgrammingJob]]:
         recorded = self._store.until(deadline).recorded_state()
-        unverified = dataclasses.replace(
-            recorded.unverified_regions,
-            accepted=frozenset(
-                each.region.key
-                for each in planned
-                if each.region and each.accepts_guests
-            ),
-        )
+        unverified = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
         regions: dict[str, Region] = {}
         coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
-        for first in requirements:
-            if first.region.key in regions:
-                continue
+        on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
+        for each in requirements:
+            on_region[each.region.key].append(each)
+        for key, alike in on_region.items():
             now, unverified = self.present(
-                first.lease.plugin, first.region, unverified, deadline
+                alike[0].lease.plugin, alike[0].region, unverified, deadline
             )
             region_checks.check_decided(now, recorded)
-            regions[now.key] = coming[now.key] = now
-            on_region = [each for each in requirements if each.region.key == now.key]
-            job = reqs.job(now, on_region, unverified)
+            regions[key] = coming[key] = now
+            job = reqs.job(now, alike, unverified)
             if job is not None:
                 region_checks.check_free(self._root, job, recorded)
                 jobs.append(job)
-                coming[now.key] = self.after(job, deadline)
-            elif any(each.bitstream for each in on_region):
+                coming[key] = self.after(job, deadline)
+            elif any(each.bitstream for each in alike):
                 LOG.info("%s already holds the requested bitstream", now)
         region_checks.check_reached(requirements, coming)
-        leases = {each.lease.uuid: each.lease for each in planned}
-        for each in requirements:
-            key = each.region.key
-            programming = each.recorded(regions[key], coming[key], unverified)
-            leases[each.lease.uuid] = dataclasses.replace(
-                each.lease, programming=programming
+        decided = [
+            dataclasses.replace(
+                each.lease,
+                programming=each.recorded(regions[key], coming[key], unverified),
             )
-        return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
+            for key, alike in on_region.items()
+            for each in alike
+        ]
+        return latest(planned, decided), jobs
 
     def after(self, job: ProgrammingJob, deadline: float) -> Region:
         """Return the region of a job with the functions that its plugin expects.
@@ -261,7 +250,11 @@ class Programmer:
         :raises DeviceChanged: the region or its interface was exchanged.
         """
         now = self.read(name, region, deadline)
-        if reqs.is_silent(now) and self._plugin(name).always_reports_function_id:
+        if (
+            now.interface_id is not None
+            and not functions_held(now)
+            and self._plugin(name).always_reports_function_id
+        ):
             keys = unverified.keys | {now.key}
             unverified = dataclasses.replace(unverified, keys=keys)
         return now, unverified
@@ -297,11 +290,8 @@ class Programmer:
             )
         return now
 
-    def _is_intact(self, lease: Lease, deadline: float) -> bool:
+    def _is_intact(self, lease: Lease, before: Programming, deadline: float) -> bool:
         """Return whether the lease's region still has its recorded contents."""
-        before = lease.programming
-        if before is None:
-            return True
         now = self.read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
         reached = function_at(now, lease.address)
@@ -334,7 +324,8 @@ class Programmer:
             and each.uses_region(region)
         ]
         exact = [each for each in recorded if each.is_exact]
-        bitstream = self.images.same_file(
+        bitstream = region_images.same_file(
+            self.library,
             region,
             (exact or recorded)[0].image,
             stack,
@@ -389,23 +380,13 @@ class Programmer:
         except exception.ImageUnusable as error:
             # The helper hashes the file again: it has changed since the fetch.
             is_invalid = error.reason is exception.ImageReason.INVALID
-            if not is_invalid or not self._library.forget(image, deadline):
+            if not is_invalid or not self.library.forget(image, deadline):
                 raise
             LOG.warning(
                 "the cached file of image %s was altered, fetching it again", image
             )
-            with self._library.fetched(image, deadline, region=job.region) as again:
+            with self.library.fetched(image, deadline, region=job.region) as again:
                 program(again)
-
-
-def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
-    return dataclasses.replace(
-        job,
-        requirements=tuple(
-            dataclasses.replace(each, lease=recorded[each.lease.uuid])
-            for each in job.requirements
-        ),
-    )
 
 
 def _recorded(lease: Lease) -> Programming:
@@ -424,8 +405,8 @@ def _recorded(lease: Lease) -> Programming:
     return before
 
 
-def _locks_of(planned: Sequence[PlannedLease]) -> set[str]:
-    return {device_lock(each.region.card) for each in planned if each.region}
+def _locks_of(leases: Sequence[Lease]) -> set[str]:
+    return {device_lock(each.region.card) for each in leases if each.region}
 
 
 def _with_region(lease: Lease, region: Region) -> Lease:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import Services, programming, region_checks
+from os_acc.attach import Services, programming, region_checks, region_images
 from os_acc.attach import region_requirements as reqs
-from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
+from os_acc.attach.region_requirements import RegionRequirement
 from os_acc.bitstreams import image_selection
 from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease
@@ -34,15 +34,12 @@ LOG = log.getLogger(__name__)
 _PLUG_AGAIN = "unplug the instance, then plug it again"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Rebuilder:
     """Decide the contents of held regions for another image of their guest."""
 
-    def __init__(self, services: Services, programmer: programming.Programmer) -> None:
-        self._root = services.root
-        self._store = services.store
-        self._locks = services.locks
-        self._helper = services.helper
-        self._programmer = programmer
+    _services: Services
+    _programmer: programming.Programmer
 
     def renewed(
         self,
@@ -70,7 +67,7 @@ class Rebuilder:
             region has to be programmed.
         :raises ServiceUnavailable: the source of images does not answer.
         """
-        store = self._store.until(deadline)
+        store = self._services.store.until(deadline)
         if not _is_due(held, image_id):
             return tuple(held) if list(placed) == list(held) else store.replace(placed)
         with contextlib.ExitStack() as stack:
@@ -136,10 +133,11 @@ class Rebuilder:
         is_decided = all(each.guest.image_id == image_id for each in leases)
         recorded = {each.uuid: each.programming for each in leases}
         try:
-            booted = self._programmer.images.booted(leases[0], image_id, deadline)
+            title = leases[0].consumer_title
+            booted = self._programmer.library.booted(image_id, title, deadline)
             if booted is None and is_decided:
                 return recorded
-            return self._decided_for(booted, leases, stack, deadline, left)
+            return recorded | self._decided_for(booted, leases, stack, deadline, left)
         except (exception.ImageNotFound, exception.ServiceUnavailable):
             if not is_decided:
                 raise
@@ -153,12 +151,11 @@ class Rebuilder:
         deadline: float,
         left: Collection[DeviceAddress],
     ) -> dict[str, Programming | None]:
-        """Return the contents for each lease; see :meth:`_decided`."""
-        decided = {each.uuid: each.programming for each in leases}
-        images = self._programmer.images
+        """Return the contents that are decided anew; see :meth:`_decided`."""
+        decided: dict[str, Programming | None] = {}
         is_plain = image_selection.merged(None, booted) is None
         found = [
-            (each, each.programming.region)
+            each
             for each in leases
             if each.programming
             # The flavor has not changed: its bitstream is not selected again, unless
@@ -176,11 +173,13 @@ class Rebuilder:
         if not found:
             return decided
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
-        for each in images.requirements(found, booted, stack, deadline):
+        for each in region_images.requirements(
+            self._programmer.library, found, booted, stack, deadline
+        ):
             on_region[each.region.key].append(each)
-        cards = {device_lock(region.card) for _lease, region in found}
-        stack.enter_context(self._locks.hold(cards, deadline))
-        state = self._store.until(deadline).recorded_state()
+        cards = {device_lock(each.region.card) for each in found if each.region}
+        stack.enter_context(self._services.locks.hold(cards, deadline))
+        state = self._services.store.until(deadline).recorded_state()
         for requirements in on_region.values():
             decided |= self._contents(requirements, state, stack, left, deadline)
         return decided
@@ -202,18 +201,20 @@ class Rebuilder:
             self._restoring(each, now, unverified, stack, deadline)
             for each in requirements
         ]
-        job = _job(now, requirements, unverified)
+        with _lasting():
+            job = reqs.job(now, requirements, unverified)
         coming = now if job is None else self._programmer.after(job, deadline)
-        _check_reached(requirements, coming)
+        with _lasting():
+            region_checks.check_reached(requirements, {coming.key: coming})
         decided = {
             each.lease.uuid: each.recorded(now, coming, unverified)
             for each in requirements
         }
         if job is None:
             return decided
-        region_checks.check_free(self._root, job, state, left)
+        region_checks.check_free(self._services.root, job, state, left)
         for each in requirements:
-            self._helper.check_unused(each.lease, deadline)
+            self._services.helper.check_unused(each.lease, deadline)
         return {
             uuid: dataclasses.replace(each, boot_id="")
             for uuid, each in decided.items()
@@ -241,8 +242,8 @@ class Rebuilder:
             is_usable = now not in unverified
         if is_usable or recorded is None:
             return requirement
-        bitstream = self._programmer.images.same_file(
-            now, recorded, stack, deadline, _PLUG_AGAIN
+        bitstream = region_images.same_file(
+            self._programmer.library, now, recorded, stack, deadline, _PLUG_AGAIN
         )
         return dataclasses.replace(requirement, bitstream=bitstream, is_exact=True)
 
@@ -272,29 +273,22 @@ def _is_due(held: Sequence[Lease], image_id: str) -> bool:
     )
 
 
-def _job(
-    now: Region,
-    requirements: Sequence[RegionRequirement],
-    unverified: UnverifiedRegions,
-) -> ProgrammingJob | None:
-    try:
-        return reqs.job(now, requirements, unverified)
-    except exception.RegionUnusable as error:
-        # No other request can program the region while the guest has it.
-        error.hint = _PLUG_AGAIN
-        raise
+@contextlib.contextmanager
+def _lasting() -> Iterator[None]:
+    """Give the errors of a block the hint that a rebuild needs.
 
-
-def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
-    """Check that each lease reaches its function; a rebuild changes no device."""
+    No other request can program the region while the guest has it, and a rebuild
+    changes no device.
+    """
     try:
-        region_checks.check_reached(requirements, {coming.key: coming})
+        yield
     except region_checks.FunctionElsewhere as error:
         raise exception.RegionUnusable(
-            error.message,
-            hint=_PLUG_AGAIN,
-            reason=exception.RegionReason.MISMATCH,
+            error.message, hint=_PLUG_AGAIN, reason=exception.RegionReason.MISMATCH
         ) from error
+    except exception.RegionUnusable as error:
+        error.hint = _PLUG_AGAIN
+        raise
 
 
 def _kept(requirement: RegionRequirement) -> Programming | None:
@@ -316,7 +310,8 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
             requirement.unidentified and before.region.functions
         )
     else:
-        is_met = not requirement.is_exact and requirement.is_served_by(region)
+        address = requirement.lease.address
+        is_met = not requirement.is_exact and requirement.is_served_at(address, region)
     if not is_met:
         return None
     return dataclasses.replace(

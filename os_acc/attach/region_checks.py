@@ -189,9 +189,9 @@ def check_result(job: ProgrammingJob, now: Region) -> None:
     :raises ProgrammingFailed: WRONG_FUNCTION: a PCI function reaches another function.
     """
     for each in job.requirements:
-        if each.is_served_by(now):
-            continue
         address = each.lease.address
+        if each.is_served_at(address, now):
+            continue
         held = f"{now} holds {now.function_id}"
         if now.functions:
             held = f"{address} of {now} reaches {function_at(now, address)}"

@@ -21,7 +21,6 @@ from oslo_utils import uuidutils
 from os_acc import deadlines, exception
 from os_acc.attach import Services, lifecycle, planning, programming
 from os_acc.attach.release_result import is_transient
-from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
 from os_acc.objects.bitstream import BitstreamRequest
@@ -47,32 +46,21 @@ LOG = log.getLogger(__name__)
 _NAME = "region-program"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RegionOperations:
     """Program or verify free regions, on an operator's command or after a release.
 
-    :param at_release: whether a release programs the recorded image again
+    :ivar at_release: whether a release programs the recorded image again
         (``reprogram_at_release``).
     """
 
-    def __init__(
-        self,
-        services: Services,
-        life: lifecycle.Lifecycle,
-        programmer: programming.Programmer,
-        catalog: Catalog,
-        images: Library,
-        *,
-        at_release: bool,
-    ) -> None:
-        self._root = services.root
-        self._store = services.store
-        self._locks = services.locks
-        self._helper = services.helper
-        self._life = life
-        self._programmer = programmer
-        self._catalog = catalog
-        self._images = images
-        self._at_release = at_release
+    _services: Services
+    _life: lifecycle.Lifecycle
+    _programmer: programming.Programmer
+    _catalog: Catalog
+    at_release: bool
+
+    def __post_init__(self) -> None:
         #: The last failure of each region, by its key; a lasting one is not repeated.
         self._failures: dict[str, str] = {}
         self._given_up: set[str] = set()
@@ -99,7 +87,7 @@ class RegionOperations:
         provider, region = _offered(inventory, address)
         _check_free(inventory.recorded_state, region)
         if image:
-            named = self._images.named(image, deadline)
+            named = self._programmer.library.named(image, deadline)
             return self._program(inventory, provider, deadline, named.id)
         recorded = _recorded_image(inventory.recorded_state, region)
         return self._program(inventory, provider, deadline, recorded.id, recorded)
@@ -120,11 +108,11 @@ class RegionOperations:
         """
         provider, region = _offered(self._catalog.look(deadline), address)
         # A plug of this region holds the lock until its leases are recorded.
-        with self._locks.hold([device_lock(region.card)], deadline):
-            store = self._store.until(deadline)
+        with self._services.locks.hold([device_lock(region.card)], deadline):
+            store = self._services.store.until(deadline)
             recorded = store.recorded_state()
             _check_free(recorded, region)
-            self._helper.check_free(sorted(_members(provider)), deadline)
+            self._services.helper.check_free(sorted(_members(provider)), deadline)
             now = self._programmer.read(provider.device.plugin, region, deadline)
             _check_authenticated(now, recorded.unverified_regions, address)
             if not recorded.unverified_regions.is_verified(now):
@@ -142,11 +130,11 @@ class RegionOperations:
         """
         writable = (lease.guest_writable for lease in released)
         keys = {region.key for region in writable if region is not None}
-        if not self._at_release or not keys:
+        if not self.at_release or not keys:
             return
         self._given_up -= keys
         # A failed programming is rolled back in a time of its own.
-        deadline -= deadlines.GRACE + self._helper.write_timeout
+        deadline -= deadlines.GRACE + self._services.helper.write_timeout
         if deadline <= time.monotonic():
             LOG.info("no time is left to program the released regions, will retry")
             return
@@ -160,10 +148,10 @@ class RegionOperations:
         not completed. Without: regions whose last attempt failed for good, until they
         are verified or leased, and those that are not offered.
         """
-        if not self._at_release:
+        if not self.at_release:
             return []
         try:
-            recorded = self._store.until(deadline).recorded_state()
+            recorded = self._services.store.until(deadline).recorded_state()
         except exception.StateUnavailable as error:
             LOG.warning("cannot read the records of regions, will retry: %s", error)
             return []
@@ -181,7 +169,14 @@ class RegionOperations:
         address: PciAddress | None = None
         try:
             inventory = self._catalog.look(deadline)
-            provider = _provider_of(inventory, key)
+            provider = next(
+                (
+                    each
+                    for each in inventory.providers.values()
+                    if each.device.region and each.device.region.key == key
+                ),
+                None,
+            )
             if provider is None:
                 self._missing.add(key)
                 LOG.warning(
@@ -216,7 +211,7 @@ class RegionOperations:
 
         :returns: whether a region that was leased for it is free now.
         """
-        store = self._store.until(deadline)
+        store = self._services.store.until(deadline)
         consumers = {
             lease.consumer
             for lease in (*inventory.recorded_state.leases, *store.leases())
@@ -225,7 +220,7 @@ class RegionOperations:
             and lease.provider in providers
         }
         try:
-            with self._locks.hold(map(consumer_lock, consumers), deadline):
+            with self._services.locks.hold(map(consumer_lock, consumers), deadline):
                 left = {lease.consumer for lease in store.leases()}
         except exception.LockTimeout as error:
             LOG.debug("a region is still being programmed: %s", error)
@@ -234,7 +229,7 @@ class RegionOperations:
 
     def _is_leased(self, key: str, deadline: float) -> bool:
         try:
-            return key in _leased(self._store.until(deadline).leases())
+            return key in _leased(self._services.store.until(deadline).leases())
         except exception.StateUnavailable as error:
             LOG.debug("cannot read the leases of region %s: %s", key, error)
             return False
@@ -248,30 +243,6 @@ class RegionOperations:
         recorded: RecordedImage | None = None,
     ) -> Region:
         """Program a region under a lease that a crash at any point releases."""
-        planner = self._planner(provider, image_id)
-        consumer = planner.instance.uuid
-        with (
-            self._locks.hold([consumer_lock(consumer)], deadline),
-            self._catalog.recounting(deadline),
-        ):
-            planned = planner.plan(inventory, deadline, recorded)
-            with self._programmer.plan(planned, "", deadline) as plan:
-                leases = self._life.establish(
-                    plan.leases,
-                    inventory.recorded_state,
-                    deadline,
-                    plan.jobs,
-                    committed=_releasing,
-                )
-            released = self._life.release(leases, deadline)
-        self._catalog.count_released(leases, bool(released.failed), deadline)
-        if released.failed:
-            raise released.failure()
-        (lease,) = leases
-        assert lease.programming is not None
-        return lease.programming.region
-
-    def _planner(self, provider: Provider, image_id: str) -> planning.LeasePlanner:
         allocation = GroupAllocation(
             "",
             provider.uuid,
@@ -280,14 +251,33 @@ class RegionOperations:
             BitstreamRequest(bitstream_id=image_id),
             AttachTarget.NONE,
         )
-        return planning.LeasePlanner(
-            self._root,
+        instance = InstanceInfo(uuidutils.generate_uuid(), name=_NAME)
+        planner = planning.LeasePlanner(
+            self._services.root,
             Owner.COMMAND,
-            InstanceInfo(uuidutils.generate_uuid(), name=_NAME),
+            instance,
             [allocation],
             fingerprint([allocation]),
             DeviceSelector(),
         )
+        with (
+            self._services.locks.hold([consumer_lock(instance.uuid)], deadline),
+            self._catalog.recounting(deadline),
+        ):
+            state = inventory.recorded_state
+            with self._programmer.plan(
+                planner.plan(inventory, deadline), "", state, deadline, recorded
+            ) as (planned, jobs):
+                leases = self._life.establish(
+                    planned, state, deadline, jobs, committed=_releasing
+                )
+            released = self._life.release(leases, deadline)
+        self._catalog.count_released(leases, bool(released.failed), deadline)
+        if released.failed:
+            raise released.failure()
+        (lease,) = leases
+        assert lease.programming is not None
+        return lease.programming.region
 
     def _log_failure(
         self, key: str, address: PciAddress | None, error: exception.OsAccError
@@ -329,14 +319,6 @@ def _members(provider: Provider) -> set[PciAddress]:
         for each in one.members
         if isinstance(each, PciAddress)
     }
-
-
-def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
-    for provider in inventory.providers.values():
-        region = provider.device.region
-        if region is not None and region.key == key:
-            return provider
-    return None
 
 
 def _offered(

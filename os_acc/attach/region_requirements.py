@@ -8,10 +8,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from os_acc import exception
-from os_acc.bitstreams import image_selection, properties
+from os_acc.bitstreams import properties
 from os_acc.objects.bitstream import (
     Bitstream,
-    BitstreamRequest,
     Image,
     names_function,
     names_region,
@@ -167,10 +166,6 @@ class RegionRequirement:
             places = now.pci_functions
         return frozenset(each for each in places if self.is_served_at(each, now))
 
-    def is_served_by(self, now: Region) -> bool:
-        """Return whether the lease's PCI function reaches the required function."""
-        return self.is_served_at(self.lease.address, now)
-
     def is_served_at(self, address: DeviceAddress, now: Region) -> bool:
         """Return whether a PCI function reaches the required function.
 
@@ -250,75 +245,6 @@ class ProgrammingJob:
     def content(self) -> str:
         """The contents to record once they are verified."""
         return content(self.bitstream.image, self.lease.boot_id)
-
-
-def is_fixed(region: Region | None, request: BitstreamRequest) -> bool:
-    """Return whether a region that cannot be programmed has the requested function."""
-    function = canonical_uuid(request.function_id)
-    if region is None or function is None:
-        return False
-    return function in functions_held(region)
-
-
-def is_silent(region: Region) -> bool:
-    """Return whether a programmable region reports no function."""
-    return not functions_held(region) and region.interface_id is not None
-
-
-def of_request(
-    lease: Lease,
-    region: Region,
-    request: BitstreamRequest | None,
-    bitstream: Bitstream | None,
-    required: Sequence[str],
-    booted: Image | None = None,
-) -> RegionRequirement:
-    """Return the requirement of a request group and the image of its guest.
-
-    :param request: the request of the group and of the image together.
-    :param booted: the image that the guest boots, if it was read.
-    :raises InvalidExtraSpec: group and image request different functions of the
-        bitstream.
-    """
-    if request is None:
-        return RegionRequirement(lease, region, required=tuple(required))
-    if bitstream is None:
-        function = canonical_uuid(request.function_id)
-        return RegionRequirement(
-            lease, region, function_id=function, required=tuple(required)
-        )
-    function, unidentified = _requested_function(request, booted, bitstream)
-    names_image = bool(request.bitstream_id or request.bitstream_name)
-    return RegionRequirement(
-        lease,
-        region,
-        bitstream,
-        function,
-        names_image or len(implemented(bitstream)) != 1,
-        tuple(required),
-        unidentified,
-    )
-
-
-def _requested_function(
-    request: BitstreamRequest, booted: Image | None, bitstream: Bitstream
-) -> tuple[str | None, str]:
-    """Return the requested function, and a request that does not identify one, or ''.
-
-    Such a request may name another function than the identified one.
-    """
-    found = {
-        each: image_selection.function_of(each, bitstream)
-        for each in image_selection.function_requests(request, booted)
-    }
-    functions = {each for each in found.values() if each is not None}
-    if len(functions) > 1:
-        raise exception.InvalidExtraSpec(
-            f"flavor and instance's image request {len(functions)} functions of image "
-            f"{bitstream.image} for one device: {' and '.join(map(str, found))}",
-        )
-    unidentified = next((str(each) for each in found if found[each] is None), "")
-    return next(iter(functions), None), unidentified
 
 
 def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:

@@ -49,25 +49,21 @@ class ReleaseResult:
         consumers = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
         addresses = exception.some([str(lease.address) for lease, _ in self.failed], 4)
         reasons = "; ".join(str(error) for _, error in self.failed)
+        ways = [
+            f"os-acc device release {lease.address}"
+            for lease, _ in self.failed
+            if lease.state is LeaseState.QUARANTINED
+        ]
         error = exception.DevicesUnreleased(
             f"cannot release {addresses} of {consumers}: {reasons}",
             released=[str(lease.address) for lease in self.done],
             unreleased=[(str(lease.address), why) for lease, why in self.failed],
-            hint=self._hint(),
+            hint=f"repair the cause, then run: {'; '.join(ways)}"
+            if ways
+            else "the service retries the release; unplug again to retry now",
         )
         error.__cause__ = self.failed[0][1]
         return error
-
-    def _hint(self) -> str:
-        quarantined = [
-            lease for lease, _ in self.failed if lease.state is LeaseState.QUARANTINED
-        ]
-        if not quarantined:
-            return "the service retries the release; unplug again to retry now"
-        ways = "; ".join(
-            f"os-acc device release {lease.address}" for lease in quarantined
-        )
-        return f"repair the cause, then run: {ways}"
 
 
 def record_failures(
@@ -77,10 +73,13 @@ def record_failures(
 
     If the cause can pass, the lease keeps its state, and its release is retried.
     """
-    changed = [(_with_reason(lease, error), error) for lease, error in failed]
-    news = [
-        new for (new, _), (old, _) in zip(changed, failed, strict=True) if new != old
-    ]
+    changed, news = [], []
+    for lease, error in failed:
+        state = lease.state if is_transient(error) else LeaseState.QUARANTINED
+        new = dataclasses.replace(lease, state=state, reason=str(error))
+        changed.append((new, error))
+        if new != lease:
+            news.append(new)
     for lease in news:
         if lease.erasure and lease.state is LeaseState.ERASING:
             text, level = "cannot erase %s after instance %s yet: %s", logging.INFO
@@ -103,11 +102,6 @@ def is_transient(error: exception.OsAccError) -> bool:
     return isinstance(error, _WAITS) or (
         isinstance(error, _MAY_PASS) and error.retryable
     )
-
-
-def _with_reason(lease: Lease, error: exception.OsAccError) -> Lease:
-    state = lease.state if is_transient(error) else LeaseState.QUARANTINED
-    return dataclasses.replace(lease, state=state, reason=str(error))
 
 
 def is_refused_by_store(error: exception.OsAccError) -> bool:

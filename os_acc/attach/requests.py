@@ -31,7 +31,7 @@ from oslo_utils import uuidutils
 
 from os_acc import exception
 from os_acc.attach import serialize
-from os_acc.attach.manager import Manager
+from os_acc.attach.manager import Batch, Manager
 from os_acc.objects.accelerator_request import (
     BINDING,
     AcceleratorRequest,
@@ -42,7 +42,7 @@ from os_acc.objects.accelerator_request import (
     uuids_from_api,
 )
 from os_acc.objects.api import ExternalEvents, NotifyReport
-from os_acc.objects.instance import consumer_uuid
+from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.request_group import (
     Allocations,
@@ -61,43 +61,15 @@ _LONGEST = 400
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _InstanceBindings:
-    """The bindings of one call to one instance, by the UUID of the request.
-
-    :ivar image_id: the image that the instance boots, or ''.
-    """
-
-    instance: str
-    image_id: str
-    bindings: Mapping[str, RequestBinding]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Batch:
-    """The requests of one create call, with bindings to one instance.
-
-    :ivar named: the UUIDs of the requests of each group, by its suffix.
-    """
-
-    requests: tuple[AcceleratorRequest, ...]
-    selection: Allocations
-    flavor: FlavorRequest
-    named: Mapping[str, Sequence[str]]
-
-
 class Requests:
-    """Create, find, bind, unbind and delete accelerator requests.
+    """Create, find, bind, unbind and delete accelerator requests."""
 
-    :param profiles: the source of device profiles.
-    """
-
-    def __init__(self, manager: Manager, profiles: ProfileSource) -> None:
-        self._manager = manager
-        self._profiles = profiles
+    _manager: Manager
+    _profiles: ProfileSource
 
     def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
         """See :func:`os_acc.requests.create`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         if not isinstance(profile, str):
             raise exception.InvalidInput(
                 f"{exception.show(profile)} is not the name of a device profile"
@@ -144,45 +116,35 @@ class Requests:
 
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
         """See :func:`os_acc.requests.bind`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         store = self._manager.store.until(deadline)
         requested = self._parsed(bindings)
         asked = _by_instance(requested)
         # All locks at once: no request changes its state between check and bind.
-        owners = {*requested, *(each.instance for each in asked)}
+        owners = {*requested, *(instance.uuid for instance, _bindings in asked)}
         with self._manager.locks.hold(
             [consumer_lock(each) for each in owners], deadline
         ):
-            batches = [(each, self._unbound(each, store)) for each in asked]
-            for each, batch in batches:
+            batches = [
+                (instance, self._unbound(instance, each, store))
+                for instance, each in asked
+            ]
+            for _instance, batch in batches:
                 if batch:
                     with self._failing(batch):
-                        self._manager.check_bind(
-                            each.instance,
-                            batch.selection,
-                            batch.flavor,
-                            set(each.bindings),
-                            deadline,
-                        )
-            for each, batch in batches:
+                        self._manager.check_bind(batch, deadline)
+            for instance, batch in batches:
                 if not batch:
-                    self._manager.renew(each.instance, deadline, each.image_id)
+                    self._manager.renew(instance, deadline)
                     continue
                 store.change_requests(batch.requests)
                 with self._failing(batch):
-                    self._manager.bind(
-                        each.instance,
-                        batch.selection,
-                        batch.flavor,
-                        batch.named,
-                        deadline,
-                        each.image_id,
-                    )
+                    self._manager.bind(batch, deadline)
             return store.requests(requested)
 
     def unbind(self, uuids: object) -> int:
         """See :func:`os_acc.requests.unbind`."""
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        deadline = time.monotonic() + self._manager.settings.unplug_timeout
         requested = uuids_from_api(uuids)
         with self._locked(lambda store: store.requests(requested), deadline) as found:
             return self._unbind(found, deadline)
@@ -226,7 +188,7 @@ class Requests:
         """See :func:`os_acc.requests.delete`."""
         if (uuids is None) == (instance is None):
             raise exception.InvalidInput("pass either uuids or an instance")
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        deadline = time.monotonic() + self._manager.settings.unplug_timeout
         store = self._manager.store.until(deadline)
         if instance is None:
             requested = uuids_from_api(uuids)
@@ -253,7 +215,7 @@ class Requests:
 
     def notify(self, uuids: object) -> NotifyReport:
         """See :func:`os_acc.requests.notify`."""
-        deadline = self._deadline(self._manager.settings.plug_timeout)
+        deadline = time.monotonic() + self._manager.settings.plug_timeout
         requested = uuids_from_api(uuids)
         found = self._manager.store.until(deadline).requests(requested)
         return self._manager.nova_events.notify(found, deadline)
@@ -272,43 +234,42 @@ class Requests:
         }
         if len(asked) < len(bindings):
             raise exception.InvalidInput("bindings has the same request twice")
+        node_name = self._manager.settings.node_name
         for uuid, each in asked.items():
-            self._check_host(uuid, each.hostname)
+            # Nova names the host by its full or by its short name.
+            if each.hostname not in (node_name, node_name.partition(".")[0]) and (
+                each.hostname.partition(".")[0] != node_name
+            ):
+                raise exception.InvalidInput(
+                    f"cannot bind request {uuid} to host "
+                    f"{exception.show(each.hostname)}: this host is {node_name}"
+                )
         return asked
 
-    def _check_host(self, uuid: str, hostname: str) -> None:
-        # Nova names the host by its full or by its short name.
-        node_name = self._manager.settings.node_name
-        if hostname not in (node_name, node_name.partition(".")[0]) and (
-            hostname.partition(".")[0] != node_name
-        ):
-            raise exception.InvalidInput(
-                f"cannot bind request {uuid} to host {exception.show(hostname)}: this "
-                f"host is {node_name}"
-            )
-
-    def _unbound(self, asked: _InstanceBindings, store: Store) -> _Batch | None:
+    def _unbound(
+        self, instance: InstanceInfo, asked: Mapping[str, RequestBinding], store: Store
+    ) -> Batch | None:
         """Return an instance's requests; None: they have these bindings already."""
-        found = store.requests(asked.bindings)
+        found = store.requests(asked)
         if all(
             each.state is RequestState.BOUND
             and each.binding is not None
-            and each.binding.is_same(asked.bindings[each.uuid])
+            and each.binding.is_same(asked[each.uuid])
             for each in found
         ):
             return None
         for each in found:
             _check(each, RequestAction.BIND)
-        return _batch(asked.bindings, found, store.requests())
+        return _batch(instance, asked, found, store.requests())
 
     @contextlib.contextmanager
-    def _failing(self, batch: _Batch) -> Iterator[None]:
+    def _failing(self, batch: Batch) -> Iterator[None]:
         """Mark the requests as failed if the body raises."""
         try:
             yield
         except BaseException as error:
             # The deadline of the plug may have passed.
-            deadline = self._deadline(self._manager.settings.unplug_timeout)
+            deadline = time.monotonic() + self._manager.settings.unplug_timeout
             failed = RequestState.BIND_FAILED
             try:
                 self._manager.store.until(deadline).change_requests(
@@ -318,10 +279,6 @@ class Requests:
             except exception.OsAccError as why:
                 error.add_note(f"cannot record that the requests failed: {why}")
             raise
-
-    @staticmethod
-    def _deadline(seconds: float) -> float:
-        return time.monotonic() + seconds
 
 
 def with_plugged(
@@ -371,12 +328,14 @@ def _check(request: AcceleratorRequest, action: RequestAction) -> None:
 # -- the requests that are bound together ------------------------------------
 
 
-def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]:
+def _by_instance(
+    asked: Mapping[str, RequestBinding],
+) -> list[tuple[InstanceInfo, Mapping[str, RequestBinding]]]:
     """Return the bindings of each instance, sorted by its UUID."""
     found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
     for uuid, binding in asked.items():
         found[binding.instance_uuid][uuid] = binding
-    bindings = []
+    bindings = list[tuple[InstanceInfo, Mapping[str, RequestBinding]]]()
     for instance, together in sorted(found.items()):
         images = sorted({each.image_id for each in together.values()} - {""})
         if len(images) > 1:
@@ -385,15 +344,17 @@ def _by_instance(asked: Mapping[str, RequestBinding]) -> list[_InstanceBindings]
                 f"{', '.join(map(exception.show, images))}",
                 hint="pass the image that the instance boots",
             )
-        bindings.append(_InstanceBindings(instance, "".join(images), together))
+        info = InstanceInfo(instance, image_id="".join(images))
+        bindings.append((info, together))
     return bindings
 
 
 def _batch(
+    instance: InstanceInfo,
     asked: Mapping[str, RequestBinding],
     found: Iterable[AcceleratorRequest],
     recorded: Iterable[AcceleratorRequest],
-) -> _Batch:
+) -> Batch:
     """Return the requests with their new bindings, and the plug that binds them.
 
     :param found: the requests of these bindings.
@@ -422,7 +383,8 @@ def _batch(
         named[group.suffix] = [each.uuid for each in members]
     entries = sorted((at, tuple(sorted(each.items()))) for at, each in amounts.items())
     groups.sort(key=lambda each: each.suffix)
-    return _Batch(
+    return Batch(
+        instance,
         bound,
         Allocations(tuple(entries), tuple(sorted(mappings))),
         FlavorRequest(tuple(groups), GroupPolicy.NONE, profile=profile),

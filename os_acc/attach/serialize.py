@@ -21,7 +21,6 @@ from os_acc.objects.api import (
 from os_acc.objects.device import Provider
 from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request_group import AttachTarget
 from os_acc.placement.changes import RefusedChange
@@ -46,19 +45,17 @@ _STATES: Final[Mapping[LeaseState, str]] = {
 }
 
 
-def _no_cdev(_name: str) -> str | None:
-    return None
-
-
-def accelerator(lease: Lease, cdev: Cdev = _no_cdev) -> AcceleratorEntry:
+def accelerator(lease: Lease, cdev: Cdev = lambda _name: None) -> AcceleratorEntry:
     """Return the accelerator of a lease, as plug returns it.
 
     :param cdev: returns ``vfio_cdev`` of a function or a mediated device, by its name.
     """
+    is_guests = lease.is_the_guests
+    is_mdev = lease.slot is not None and is_guests
     entry: AcceleratorEntry = {
         "uuid": lease.request_uuid,
         "state": _STATES[lease.state],
-        "attach_handle_type": _type(lease),
+        "attach_handle_type": "MDEV" if is_mdev else _TYPES[lease.wanted.attach_target],
         "attach_handle_uuid": lease.request_uuid if lease.slot is None else lease.uuid,
         "attach_handle_info": _handle_info(lease),
         "device_rp_uuid": lease.provider,
@@ -72,7 +69,6 @@ def accelerator(lease: Lease, cdev: Cdev = _no_cdev) -> AcceleratorEntry:
     }
     # Without this key, libvirt is not given a device that stays with the host, nor
     # the parent of a mediated device.
-    is_guests = lease.is_the_guests
     if is_guests and lease.slot is None:
         entry["pci_id"] = lease.device_name
         if held := [str(each) for each in lease.functions if each != lease.address]:
@@ -86,40 +82,28 @@ def accelerator(lease: Lease, cdev: Cdev = _no_cdev) -> AcceleratorEntry:
     return entry
 
 
-def _type(lease: Lease) -> str:
-    if lease.slot is not None and lease.is_the_guests:
-        return "MDEV"
-    return _TYPES[lease.wanted.attach_target]
-
-
 def _handle_info(lease: Lease) -> AttachHandleInfo:
     """Return the address in the form that Nova puts into names of node devices."""
-    slot = lease.slot
-    if slot is None:
-        info = _address_info(lease.address)
+    info, slot = AttachHandleInfo(), lease.slot
+    address = lease.address if slot is None else slot.type.function
+    if isinstance(address, PciAddress):
+        info = AttachHandleInfo(
+            domain=f"{address.domain:04x}",
+            bus=f"{address.bus:02x}",
+            device=f"{address.slot:02x}",
+            function=f"{address.function:x}",
+        )
+    if slot is not None:
+        info["asked_type"] = slot.type.name
+        info["parent"] = slot.type.parent
+    elif lease.handle.physical_network:
         # Nova reads this key of a port's accelerator.
-        if lease.handle.physical_network:
-            info["physical_network"] = lease.handle.physical_network
-        return info
-    info = _address_info(slot.type.function)
-    info["asked_type"] = slot.type.name
-    info["parent"] = slot.type.parent
+        info["physical_network"] = lease.handle.physical_network
     return info
 
 
-def _address_info(address: DeviceAddress | None) -> AttachHandleInfo:
-    if not isinstance(address, PciAddress):
-        return AttachHandleInfo()
-    return AttachHandleInfo(
-        domain=f"{address.domain:04x}",
-        bus=f"{address.bus:02x}",
-        device=f"{address.slot:02x}",
-        function=f"{address.function:x}",
-    )
-
-
 def by_consumer(
-    leases: Iterable[Lease], cdev: Cdev = _no_cdev
+    leases: Iterable[Lease], cdev: Cdev = lambda _name: None
 ) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Swap the devices of a guest that are not where its NUMA policy requires them.
+"""Plan and record other devices for a guest, where its NUMA policy requires them.
 
 Another free device of the same provider takes the place of one that was selected for
 other cells. Its lease is a new one, since the privileged helper records each device
@@ -12,174 +12,46 @@ continues the release of the old one.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from oslo_log import log
-
 from os_acc import exception
-from os_acc.attach import (
-    Services,
-    device_state,
-    lifecycle,
-    planning,
-    programming,
-    verification,
-)
-from os_acc.helper import client
-from os_acc.host import vfio
+from os_acc.attach import device_state, planning
 from os_acc.inventory import discovery
-from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import GuestCells, Policies
 from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState, latest
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.records import RecordedState
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
-from os_acc.store import AlreadyLeased
-
-LOG = log.getLogger(__name__)
 
 # Request group, provider, resource class, attach target.
 _Key: TypeAlias = tuple[str, str, str, AttachTarget]
 
 
-class Swapper:
-    """Give guests other devices; the caller holds the consumer's lock."""
-
-    def __init__(
-        self,
-        services: Services,
-        life: lifecycle.Lifecycle,
-        catalog: Catalog,
-        programmer: programming.Programmer,
-    ) -> None:
-        self._root = services.root
-        self._helper = services.helper
-        self._life = life
-        self._catalog = catalog
-        self._programmer = programmer
-
-    def swap(
-        self,
-        instance: InstanceInfo,
-        guest: GuestCells,
-        placed: Sequence[Lease],
-        wrong: Sequence[Lease],
-        check: Callable[[Sequence[Lease]], None],
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        """Replace the devices that the NUMA policies of a guest do not allow.
-
-        :param placed: all held leases of the guest, with its present cells; they are
-            recorded together with the new ones.
-        :param wrong: those of them whose devices are replaced.
-        :param check: called with all leases on their planned devices, before anything
-            is changed; its error ends the swap.
-        :returns: the held leases, in the same order.
-        :raises NoDeviceAvailable: NUMA_POLICY: a provider has no other free device
-            that the policy allows; nothing is changed.
-        :raises DeviceInUse: the guest runs, or processes have the other devices;
-            nothing is changed.
-        :raises OsAccError: as :meth:`.Lifecycle.establish`.
-        """
-        inventory = self._catalog.look(deadline)
-        planner = self._planner(instance, guest, wrong)
-        while True:
-            try:
-                pairs = _planned(planner, wrong, inventory, deadline)
-                for _old, new in pairs:
-                    vfio.require_drivers(self._root, new.vfio_drivers)
-                check(_on_planned_devices(placed, pairs))
-                self._check_stopped(placed, deadline)
-                recorded = self._established(
-                    placed, pairs, inventory.recorded_state, deadline
-                )
-                break
-            except (
-                AlreadyLeased,
-                verification.Unsettled,
-                client.DeviceClaimed,
-                exception.DeviceInUse,
-            ) as error:
-                # As for a new request. The guest's own devices stay in use.
-                LOG.debug("instance %s: selecting again: %s", instance.title, error)
-                if isinstance(error, exception.DeviceInUse):
-                    planner = planner.without(error, inventory)
-                if time.monotonic() >= deadline:
-                    raise
-                self._catalog.reconciler.invalidate()
-                inventory = self._catalog.look(deadline)
-        return self._finished(placed, recorded, deadline)
-
-    def _planner(
-        self, instance: InstanceInfo, guest: GuestCells, wrong: Sequence[Lease]
-    ) -> planning.LeasePlanner:
-        if not all(lease.provider for lease in wrong):
-            # A device adopted by hand belongs to no request group of a provider.
-            raise refusal(wrong, "its provider is unknown")
-        return planning.LeasePlanner(
-            self._root,
-            wrong[0].owner,
-            instance,
-            _allocations(wrong),
-            wrong[0].request,
-            DeviceSelector(guest, _policies(wrong), _reaching(wrong)),
-        )
-
-    def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
-        """Check that no process uses a device of the guest."""
-        for lease in placed:
-            if lease.wanted.attach_target is not AttachTarget.NONE:
-                self._helper.check_unused(lease, deadline)
-
-    def _established(
-        self,
-        placed: Sequence[Lease],
-        pairs: Sequence[tuple[Lease, Lease]],
-        recorded: RecordedState,
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        planned = [new for _old, new in pairs]
-        with self._programmer.plan_again(planned, deadline) as plan:
-            return self._life.establish(
-                plan.leases,
-                recorded,
-                deadline,
-                plan.jobs,
-                _commit(placed, {new.uuid: old for old, new in pairs}),
-            )
-
-    def _finished(
-        self, placed: Sequence[Lease], recorded: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Give the old devices back; return the held leases."""
-        held = {each.request_uuid: each for each in recorded if not each.is_spare}
-        ordered = tuple(held[each.request_uuid] for each in placed)
-        spare = [each for each in recorded if each.is_spare]
-        for old in spare:
-            new = next(each for each in ordered if each.uuid == old.arq)
-            LOG.info(
-                "instance %s has %s instead of %s, for its NUMA cells %s",
-                new.consumer_title,
-                placement(new),
-                placement(old),
-                cells(new),
-            )
-        # A failure is recorded and retried: the guest does not wait for it.
-        self._life.release(spare, deadline)
-        self._catalog.recount(deadline)
-        if any(lease.programming for lease in spare):
-            self._catalog.publish_regions(deadline)
-        return ordered
+def planner(
+    root: str, instance: InstanceInfo, guest: GuestCells, wrong: Sequence[Lease]
+) -> planning.LeasePlanner:
+    """Return a planner of other devices for the leases of a guest in these cells."""
+    if not all(lease.provider for lease in wrong):
+        # A device adopted by hand belongs to no request group of a provider.
+        raise _refusal(wrong, "its provider is unknown")
+    ports = {each.group: port for each in wrong if (port := each.policies.port)}
+    policies = Policies(MappingProxyType(ports), wrong[0].policies.guest)
+    return planning.LeasePlanner(
+        root,
+        wrong[0].owner,
+        instance,
+        _allocations(wrong),
+        wrong[0].request,
+        DeviceSelector(guest, policies, _reaching(wrong)),
+    )
 
 
-def _planned(
+def planned(
     planner: planning.LeasePlanner,
     wrong: Sequence[Lease],
     inventory: discovery.Inventory,
@@ -187,35 +59,25 @@ def _planned(
 ) -> list[tuple[Lease, Lease]]:
     """Return each lease with the planned one on another device."""
     try:
-        planned = planner.plan(inventory, deadline)
+        found = planner.plan(inventory, deadline)
     except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
-        raise refusal(wrong, error.message) from error
+        raise _refusal(wrong, error.message) from error
     free: defaultdict[_Key, list[Lease]] = defaultdict(list)
-    for each in planned:
-        free[_key(each.lease)].append(each.lease)
+    for each in found:
+        free[_key(each)].append(each)
     return [(old, _moved(old, _taken(old, free[_key(old)]))) for old in wrong]
 
 
-def refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:
+def _refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:
     """Return the error for devices that are not allowed and cannot be replaced."""
     policies = sorted({lease.policies.effective.value for lease in wrong})
     return exception.NoDeviceAvailable(
         f"instance {wrong[0].consumer} holds devices that the NUMA policy "
-        f"{' or '.join(policies)} does not allow in guest cells {cells(wrong[0])}: "
-        f"{', '.join(map(placement, wrong))}; there is no other one: {reason}",
+        f"{' or '.join(policies)} does not allow in guest cells "
+        f"{planning.cells(wrong[0])}: {', '.join(map(planning.placement, wrong))}; "
+        f"there is no other one: {reason}",
         reason=exception.NoDeviceReason.NUMA_POLICY,
     )
-
-
-def cells(lease: Lease) -> str:
-    """Return the guest's cells, for messages."""
-    return ", ".join(map(str, lease.guest.cells))
-
-
-def placement(lease: Lease) -> str:
-    """Return the device of a lease and its place, for messages."""
-    affinity = lease.affinity.value if lease.affinity else "unknown"
-    return f"{lease.address} ({affinity}, node {lease.handle.numa_node})"
 
 
 def _key(lease: Lease) -> _Key:
@@ -236,7 +98,11 @@ def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
             lease.provider,
             lease.wanted.resource_class,
             amounts[key],
-            bitstream_request=_bitstream_request(lease),
+            bitstream_request=(
+                BitstreamRequest(function_id=lease.programming.function_id)
+                if lease.programming and lease.programming.function_id
+                else None
+            ),
             attach_target=lease.wanted.attach_target,
             numa_policy=lease.policies.group,
         )
@@ -274,26 +140,7 @@ def _taken(old: Lease, free: list[Lease]) -> Lease:
         if serving is None or each.address in serving:
             free.remove(each)
             return each
-    raise refusal([old], "the others reach another function of its region")
-
-
-def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
-    if lease.programming is None or lease.programming.function_id is None:
-        return None
-    return BitstreamRequest(function_id=lease.programming.function_id)
-
-
-def _on_planned_devices(
-    placed: Sequence[Lease], pairs: Sequence[tuple[Lease, Lease]]
-) -> list[Lease]:
-    """Return the leases under their UUIDs, each with its planned device."""
-    moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
-    return list(latest(placed, moved))
-
-
-def _policies(wrong: Sequence[Lease]) -> Policies:
-    ports = {lease.group: port for lease in wrong if (port := lease.policies.port)}
-    return Policies(MappingProxyType(ports), wrong[0].policies.guest)
+    raise _refusal([old], "the others reach another function of its region")
 
 
 def _moved(old: Lease, planned: Lease) -> Lease:
@@ -318,29 +165,32 @@ def _moved(old: Lease, planned: Lease) -> Lease:
     )
 
 
-def _commit(
+def commit(
     placed: Sequence[Lease], olds: Mapping[str, Lease]
 ) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
-    """Return the function that makes the records of the commit."""
+    """Return the function that makes the records of the commit.
+
+    A new lease takes over the request of the old one, which gets the other UUID.
+    """
     gone = {old.uuid for old in olds.values()}
 
     def committed(ready: Sequence[Lease]) -> Sequence[Lease]:
-        return [
-            *(_taking_over(new, olds[new.uuid]) for new in lifecycle.held(ready)),
-            *(_given_up(olds[new.uuid], new) for new in ready),
-            *(each for each in placed if each.uuid not in gone),
+        taking_over = [
+            dataclasses.replace(
+                device_state.verified(new),
+                state=LeaseState.HELD,
+                arq=olds[new.uuid].request_uuid,
+                is_spare=False,
+            )
+            for new in ready
         ]
+        given_up = [
+            dataclasses.replace(
+                olds[new.uuid], state=LeaseState.RELEASING, arq=new.uuid, is_spare=True
+            )
+            for new in ready
+        ]
+        others = [each for each in placed if each.uuid not in gone]
+        return [*taking_over, *given_up, *others]
 
     return committed
-
-
-def _taking_over(new: Lease, old: Lease) -> Lease:
-    new = device_state.verified(new)
-    return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
-
-
-def _given_up(old: Lease, new: Lease) -> Lease:
-    """Return the old lease without its request; its entry has the other UUID."""
-    return dataclasses.replace(
-        old, state=LeaseState.RELEASING, arq=new.uuid, is_spare=True
-    )

@@ -195,12 +195,24 @@ def is_damaged(entry: HelperRecord) -> bool:
     return entry.lease == record.UNREADABLE
 
 
-def slot_lease(root: str, host: Host, slot: MdevSlot, recorded: HelperRecord) -> Lease:
+def slot_lease(
+    root: str,
+    host: Host,
+    slot: MdevSlot,
+    records: Mapping[DeviceAddress, HelperRecord],
+) -> Lease:
     """Return a lease whose release gives a slot back that the helper has on record.
 
     Its UUID is that of the lost lease, and thus of its mediated device; with a damaged
     record it is a new one.
+
+    :raises NotFound: the helper has no record of the slot.
     """
+    recorded = records.get(slot)
+    if recorded is None:
+        raise exception.NotFound(
+            f"{slot} is not leased", kind=exception.ObjectKind.DEVICE
+        )
     parent = host.functions.get(slot.type.function) if slot.type.function else None
     is_lost = not is_damaged(recorded)
     return Lease(

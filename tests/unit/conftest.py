@@ -18,7 +18,7 @@ from stevedore import ExtensionManager
 
 from os_acc import deadlines, native_threads, privsep, service
 from os_acc.attach.manager import Manager
-from os_acc.attach.retrier import Retrier
+from os_acc.attach.recovery import Retrier
 from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import loader
