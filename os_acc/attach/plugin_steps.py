@@ -14,7 +14,6 @@ from oslo_log import log
 
 from os_acc import deadlines, exception, native_threads
 from os_acc.attach import Services, device_state
-from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.bitstream import Bitstream
@@ -79,11 +78,10 @@ class PluginSteps:
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         value: _T = native_threads.hand_over(
-            vendor_steps.run,
-            self.helper,
+            self.helper.run_step,
             step,
-            arguments,
             self.holder,
+            arguments,
             self.deadline,
             purpose=self.purpose,
         )
@@ -113,13 +111,8 @@ class RegionSteps(PluginSteps):
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         def call() -> _T:
-            value: _T = vendor_steps.run(
-                self.helper,
-                step,
-                arguments,
-                self.holder,
-                self.deadline,
-                self.region,
+            value: _T = self.helper.run_step(
+                step, self.holder, arguments, self.deadline, self.region
             )
             return value
 

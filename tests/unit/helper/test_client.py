@@ -111,7 +111,7 @@ def limit_of(call: Callable[[privsep.Step[Any]], object]) -> int:
         # Behind the epoch of the lease, or behind the function of a health step.
         found = arguments.index(LEASE.epoch) + 1 if LEASE.epoch in arguments else 1
         limits.append(arguments[found])
-        return OK
+        return CallResult(Outcome.OK, observed="null")
 
     call(dataclasses.replace(vendor_steps.process, context=privsep.base, entry=entry))
     (limit,) = limits
