@@ -362,29 +362,20 @@ def _open_node(device: str) -> int:
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
     path = os.path.join(pci_functions.directory(function), "fpga_region")
-    for region in _list(path):
+    for region in kernel.current.names(path):
         above = os.path.join(path, region)
         yield from (
             os.path.join(above, name)
-            for name in _list(above)
+            for name in kernel.current.names(above)
             if pattern.fullmatch(name)
         )
 
 
 def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
-    for name in _list(fme):
+    for name in kernel.current.names(fme):
         if pattern.fullmatch(name):
             above = os.path.join(fme, name, kind)
-            yield from (os.path.join(above, own) for own in _list(above))
-
-
-def _list(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
-            return []
-        raise
+            yield from (os.path.join(above, own) for own in kernel.current.names(above))
 
 
 def _read(directory: str, name: str) -> str:

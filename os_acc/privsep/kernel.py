@@ -54,6 +54,13 @@ class Kernel:
         """Return an absolute path below the root."""
         return os.path.join(self.root, *parts)
 
+    def names(self, *parts: str) -> list[str]:
+        """Return the sorted names in a directory below the root; none without it."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except FileNotFoundError:
+            return []
+
     def write(self, path: str, text: str) -> None:
         """Write a sysfs attribute with one ``write(2)``.
 

@@ -108,12 +108,8 @@ def parts_of(address: DeviceAddress) -> tuple[int | str, ...]:
 
 
 def addresses() -> list[DeviceAddress]:
-    try:
-        names = os.listdir(kernel.current.path(LOCKS))
-    except FileNotFoundError:
-        return []
     found = []
-    for name in names:
+    for name in kernel.current.names(LOCKS):
         if name.endswith(_SUFFIX):
             with contextlib.suppress(exception.InvalidInput):
                 found.append(_address(name.removesuffix(_SUFFIX)))
@@ -183,12 +179,8 @@ def _parse(text: str) -> DeviceRecord:
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     """Return all copies, or those of one model."""
-    try:
-        names = sorted(os.listdir(kernel.current.path(COPIES)))
-    except FileNotFoundError:
-        return []
     found: list[RecordCopy] = []
-    for name in names:
+    for name in kernel.current.names(COPIES):
         # A killed worker may leave a new file that has no name of its own yet.
         if (match := _COPY.fullmatch(name)) is None:
             continue

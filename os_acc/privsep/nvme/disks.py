@@ -144,12 +144,10 @@ def _instance(function: PciAddress) -> str:
     A driver that binds again makes a directory with another inode. Without a driver
     there is no disk, and an erasure marks the function again.
     """
-    path = os.path.join(pci_functions.directory(function), "nvme")
-    try:
-        (name,) = os.listdir(path)
-        return str(os.stat(os.path.join(path, name)).st_ino)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return ""
+    found = pci_functions.controller(function)
+    with contextlib.suppress(FileNotFoundError):
+        return str(os.stat(found).st_ino) if found else ""
+    return ""
 
 
 def _mark(function: PciAddress) -> StateFile:
