@@ -41,6 +41,9 @@ STEP = "privileged.conf"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _DEVICES = cfg.MultiStrOpt("device_spec", default=[])
 _NO_DEVICES = DeviceSpec()
+_UNLIMITED = (
+    "the service's user decides which devices of this host are bound and programmed"
+)
 
 
 class LimitMode(enum.StrEnum):
@@ -334,18 +337,9 @@ def _log(conf: RootConf) -> None:
     path = kernel.current.path(*PATH)
     match conf.mode:
         case LimitMode.ABSENT:
-            LOG.warning(
-                "%s does not exist: the service's user decides which devices of this "
-                "host are bound and programmed",
-                path,
-            )
+            LOG.warning("%s does not exist: %s", path, _UNLIMITED)
         case LimitMode.IGNORED:
-            LOG.warning(
-                "%s is IGNORED, because %s: the service's user decides which devices "
-                "of this host are bound and programmed",
-                path,
-                conf.why,
-            )
+            LOG.warning("%s is IGNORED, because %s: %s", path, conf.why, _UNLIMITED)
         case LimitMode.BROKEN:
             LOG.error(
                 "no device is bound or programmed, because %s is invalid: %s",
