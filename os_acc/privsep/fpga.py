@@ -196,7 +196,7 @@ def _failure(error: OSError, fme: str) -> CallRefused:
 
 def _read_back(port: str) -> CallResult:
     try:
-        found = _function_id(port)
+        found = dfl_uuid(_read(port, "afu_id"))
     except OSError as error:
         return CallResult(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
     if found is None:
@@ -206,7 +206,7 @@ def _read_back(port: str) -> CallResult:
 
 def _is_in_reset(port: str) -> bool:
     try:
-        _function_id(port)
+        _read(port, "afu_id")
     except OSError as error:
         # afu_id_show() in drivers/fpga/dfl-afu-main.c.
         if error.errno == errno.EBUSY:
@@ -347,11 +347,6 @@ def _status(fme: str) -> str:
     for manager in _class_devices(fme, DFL_MANAGER, "fpga_manager"):
         return _read(manager, "status")
     return ""
-
-
-def _function_id(port: str) -> str | None:
-    """Return ``afu_id`` as canonical UUID; None if it is not a UUID."""
-    return dfl_uuid(_read(port, "afu_id"))
 
 
 def _open_node(device: str) -> int:
