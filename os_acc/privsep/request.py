@@ -315,8 +315,8 @@ class GroupRequest(Request):
         return tuple(target.address for target in self.targets)
 
 
-def serving(
-    request: type[_R], *, for_each: bool = False
+def entrypoint(
+    context: privsep.Context, request: type[_R], *, for_each: bool = False
 ) -> Callable[[Callable[[_R], Any]], Callable[..., Any]]:
     """Return a decorator: call a function with the request of the values sent.
 
@@ -337,19 +337,7 @@ def serving(
             return (answer,) if for_each else answer
 
         vars(serve)["__signature__"] = inspect.signature(request)
-        return serve
-
-    return decorate
-
-
-def entrypoint(
-    context: privsep.Context, request: type[_R], *, for_each: bool = False
-) -> Callable[[Callable[[_R], Any]], Callable[..., Any]]:
-    """Return a decorator that makes an entry point; see :func:`serving`."""
-    serves = serving(request, for_each=for_each)
-
-    def decorate(function: Callable[[_R], Any]) -> Callable[..., Any]:
-        entry: Callable[..., Any] = context.entrypoint(serves(function))
+        entry: Callable[..., Any] = context.entrypoint(serve)
         return entry
 
     return decorate
