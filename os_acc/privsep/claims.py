@@ -31,7 +31,6 @@ from os_acc.privsep.record import (
     copy_name,
     copy_names,
     identity_of,
-    parts_of,
 )
 from os_acc.privsep.request import BindTarget, GroupRequest
 
@@ -188,13 +187,13 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
 
 
 def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
-    return (parts_of(address), UNREADABLE, "", "", "", "", "", "", "")
+    return (address.parts, UNREADABLE, "", "", "", "", "", "", "")
 
 
 def _line(own: DeviceRecord) -> tuple[Any, ...]:
     binding = str(own.use), own.driver, own.override
     plugins = own.eraser, own.releaser
-    return (parts_of(own.address), own.lease, *binding, *plugins, own.node, own.serial)
+    return (own.address.parts, own.lease, *binding, *plugins, own.node, own.serial)
 
 
 def record_of(

@@ -19,9 +19,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, Self
-
-from os_acc.objects.pci import PciAddress
+from typing import Final
 
 #: Directory of the locks, and of files for a boot: owned by root, removed at reboot.
 LOCKS: Final = "run/os_acc"
@@ -303,11 +301,6 @@ class StateFile:
     """
 
     place: str
-
-    @classmethod
-    def beside_lock(cls, address: PciAddress, suffix: str) -> Self:
-        """Return a file of a function, which lasts until a reboot."""
-        return cls(f"{LOCKS}/{address}.{suffix}")
 
     @property
     def path(self) -> str:

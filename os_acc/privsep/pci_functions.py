@@ -64,11 +64,8 @@ def exists(address: PciAddress) -> bool:
 
 def present() -> list[PciAddress]:
     """Return all functions of the host."""
-    return [
-        address
-        for name in kernel.current.names("sys/bus/pci/devices")
-        if (address := function_named(name)) is not None
-    ]
+    names = kernel.current.names("sys/bus/pci/devices")
+    return list(filter(None, map(function_named, names)))
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:

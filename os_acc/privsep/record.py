@@ -101,12 +101,6 @@ class RecordCopy(NamedTuple):
     record: DeviceRecord | None
 
 
-def parts_of(address: DeviceAddress) -> tuple[int | str, ...]:
-    if isinstance(address, PciAddress):
-        return address.parts
-    return (address.type.parent, address.type.name, address.number)
-
-
 def addresses() -> list[DeviceAddress]:
     found = []
     for name in kernel.current.names(LOCKS):
@@ -126,7 +120,7 @@ def name_of(address: DeviceAddress) -> str:
     if isinstance(address, PciAddress):
         return str(address)
     # No other file beside the locks has a name of this form.
-    return _SEPARATOR.join((_SLOT, *map(str, parts_of(address))))
+    return _SEPARATOR.join((_SLOT, *map(str, address.parts)))
 
 
 def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:

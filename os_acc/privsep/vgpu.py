@@ -20,7 +20,7 @@ from typing import Final
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, privileged_conf
-from os_acc.privsep.kernel import StateFile
+from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
@@ -132,4 +132,4 @@ def _mark(address: PciAddress, lease: str, kind: int) -> None:
 
 
 def _file(address: PciAddress) -> StateFile:
-    return StateFile.beside_lock(address, "vgpu")
+    return StateFile(f"{LOCKS}/{address}.vgpu")
