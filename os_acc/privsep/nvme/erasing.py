@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import errno
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
@@ -307,7 +307,7 @@ def _erase_namespaces(
     method: EraseMethod,
 ) -> None:
     with disks.held(function, queue, device) as fds:
-        claimed = zip(fds, device.namespaces, strict=True)
+        claimed = zip(fds.values(), device.namespaces, strict=True)
         for disk in [HeldDisk.of(*each) for each in claimed]:
             number = disk.namespace.number
             if number in note.erased:
@@ -356,17 +356,19 @@ def _sanitize(
     if status.is_running:
         # After a reboot, or if the keeper was killed, the disks are free. While it has
         # them open, no other disks have their numbers.
-        kept = _disk_numbers(function, device)
+        numbers = tuple(each.number for each in device.namespaces)
+        found = disks.wait_for_disks(function, numbers).values()
+        kept = " ".join(each.device for each in found)
         if note.kept != kept or not disks.has_keeper(function):
             with disks.held(function, queue, device) as fds:
-                _keep(function, device, note, fds)
+                _keep(function, note, fds)
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with disks.held(function, queue, device) as fds:
             # The host may have written between the end of the operation and the claims.
             status = queue.sanitize_status()
             if status.is_completed and status.is_erased:
-                for fd in fds:
+                for fd in fds.values():
                     disks.forget_partitions(fd)
                 _show(function, note)
                 return 1.0
@@ -379,25 +381,17 @@ def _sanitize(
     with disks.held(function, queue, device) as fds:
         queue.sanitize(action)
         note = update_note(function, note, sanitizes=True)
-        _keep(function, device, note, fds)
+        _keep(function, note, fds)
     return 0.0
 
 
-def _keep(
-    function: PciAddress, device: NvmeDevice, note: EraseNote, fds: Sequence[int]
-) -> None:
+def _keep(function: PciAddress, note: EraseNote, fds: Mapping[str, int]) -> None:
     """Keep disks claimed behind this call, if the function stays on its driver."""
     if fds and not note.is_rebound:
-        update_note(function, note, kept=_disk_numbers(function, device))
+        update_note(function, note, kept=" ".join(fds))
         # Without memory for a process, the next call claims the disks again.
         with contextlib.suppress(OSError):
-            disks.start_keeper(function, note.lease, fds)
-
-
-def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:
-    numbers = tuple(each.number for each in device.namespaces)
-    found = disks.wait_for_disks(function, numbers)
-    return " ".join(found[number].device for number in numbers)
+            disks.start_keeper(function, note.lease, fds.values())
 
 
 def read_note(function: PciAddress, lease: str) -> EraseNote:
