@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
+from os_acc.objects.nvme import NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, record, worker
@@ -159,20 +159,13 @@ def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     return found
 
 
-def health(function: PciAddress) -> NvmeHealth | None:
-    """Return the health of a function's controller; None: it is not on the host."""
-    queue = survey.live_queue(function)
-    return None if queue is None else queue.health()
-
-
-def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
+def refusal(
+    function: PciAddress, queue: AdminQueue, methods: Sequence[EraseMethod]
+) -> str:
     """Return why a drive on the nvme driver serves no guest; '' if it may.
 
     It cannot be erased, or has given none of its VFs queues and interrupts.
     """
-    queue = survey.live_queue(function)
-    if queue is None:
-        return ""
     if pci_functions.vfs(function):
         lacks = survey.lacks_of_vfs(function, queue).values()
         return (

@@ -117,10 +117,8 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     :param manager: the admin queue of its PF.
     :returns: None: the PF does not list them, or not the VF itself.
     """
-    physical, controller = (
-        pci_functions.physical_function(function),
-        manager.controller(),
-    )
+    controller = manager.controller()
+    physical = pci_functions.physical_function(function)
     if physical is None or not controller.manages or not controller.virtualizes:
         return None
     vfs = pci_functions.numbered_vfs(physical)
