@@ -316,14 +316,15 @@ def run(
     call: GroupRequest, job: worker.Job, check: worker.Job | None = None
 ) -> Answers:
     """Run a job for each function of a call, unless one of them is missing."""
-    present = [pci_functions.exists(address) for address in call.addresses]
+    addresses = call.addresses
+    present = [pci_functions.exists(address) for address in addresses]
     if not all(present):
         gone = pci_functions.gone().result
         return tuple(
             CallResult(Outcome.UNREACHED) if each else gone for each in present
         )
     seconds = call.milliseconds / 1000
-    return worker.run(call.addresses, call.epoch, seconds, job, check=check)
+    return worker.run(addresses, call.epoch, seconds, job, check=check)
 
 
 @contextlib.contextmanager
