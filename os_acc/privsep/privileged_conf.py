@@ -28,7 +28,6 @@ from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.drivers import AUTO, NVIDIA, is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, function_named
-from os_acc.objects.qat import QatServices, services_text
 from os_acc.privsep import kernel, pci_functions
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -151,22 +150,16 @@ class RootConf:
                 return is_vfio_driver(driver)
             return driver == tags.vfio_driver
 
-        return self._names(address, is_named)
-
-    def allows_vgpu(self, address: PciAddress, kind: int) -> bool:
-        """Return whether a VF may become a vGPU of a type."""
-        return self._names(address, lambda tags: tags.vgpu_type == kind)
+        return self.allows_if(address, is_named)
 
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
         """Return whether a PF may have this many VFs."""
-        return self._names(address, lambda tags: tags.num_vfs == count)
+        return self.allows_if(address, lambda tags: tags.num_vfs == count)
 
-    def allows_qat_services(self, address: PciAddress, services: QatServices) -> bool:
-        """Return whether a PF may be configured for these QuickAssist services."""
-        text = services_text(services)
-        return self._names(address, lambda tags: tags.qat_services == text)
-
-    def _names(self, address: PciAddress, check: Callable[[DeviceTags], bool]) -> bool:
+    def allows_if(
+        self, address: PciAddress, check: Callable[[DeviceTags], bool]
+    ) -> bool:
+        """Return whether a function is allowed, with tags that pass a check."""
         if self.is_open:
             return True
         tags = self.tags(address)

@@ -116,11 +116,12 @@ def _text(directory: str, name: str) -> str:
 
 def _set(call: QatRequest) -> CallResult:
     address, wanted = call.card, call.services
+    text, root = qat.services_text(wanted), privileged_conf.last_read()
     pci_functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not privileged_conf.last_read().allows_qat_services(address, wanted):
-        raise privileged_conf.denied(qat.services_text(wanted))
+    if not root.allows_if(address, lambda tags: tags.qat_services == text):
+        raise privileged_conf.denied(text)
     pci_functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)
@@ -133,7 +134,7 @@ def _set(call: QatRequest) -> CallResult:
         raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, before)
     _note(address).create(before)
     try:
-        _configure(address, qat.services_text(wanted))
+        _configure(address, text)
     except (OSError, CallRefused):
         # The first error counts: the note remains if this fails, too.
         with contextlib.suppress(OSError, CallRefused):

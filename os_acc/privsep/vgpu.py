@@ -42,7 +42,8 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
-    if not privileged_conf.last_read().allows_vgpu(address, kind):
+    root = privileged_conf.last_read()
+    if not root.allows_if(address, lambda tags: tags.vgpu_type == kind):
         raise privileged_conf.denied(kind)
     if found:
         if not owner:
