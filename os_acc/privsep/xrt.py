@@ -42,9 +42,8 @@ from os_acc.objects.drivers import (
     xrt_xclbin_id,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import images, kernel, pci_functions, privileged_conf, request
+from os_acc.privsep import images, pci_functions, privileged_conf, request, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import (
     CallRefused,
     CallResult,
@@ -123,7 +122,7 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
     readable, writable = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(tool, arguments, image.fd, writable)
+        _become(tool, arguments, writable)
     os.close(writable)
     output = _listen(readable)
     os.close(readable)
@@ -195,9 +194,9 @@ def _refused(number: int, path: str) -> CallRefused:
     return CallRefused(Outcome.REFUSED, number, "tool", path)
 
 
-def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoReturn:
+def _become(path: str, arguments: Sequence[str], output: int) -> NoReturn:
     try:
-        for fd in (file, *_locks()):
+        for fd in worker.kept():
             os.set_inheritable(fd, True)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # Duplicated first: any of them may have the number of another's target.
@@ -226,21 +225,6 @@ def _environment(path: str) -> dict[str, str]:
         "LC_ALL": "C",
         "XILINX_XRT": os.path.dirname(os.path.dirname(path)),
     }
-
-
-def _locks() -> list[int]:
-    """Return the descriptors of device locks of this process."""
-    directory = os.path.realpath(kernel.current.path(LOCKS))
-    held: list[int] = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            # The descriptor of the listing itself.
-            continue
-        if os.path.dirname(target) == directory:
-            held.append(int(name))
-    return held
 
 
 def _listen(fd: int) -> str:
