@@ -18,7 +18,6 @@ from os_acc.objects.bitstream import Bitstream, Digest
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
@@ -26,15 +25,11 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
-    nvme,
     privileged_conf,
-    qat,
-    sriov,
     vendor_steps,
     xrt,
 )
 from os_acc.privsep.images import ImageRequest
-from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.pci_functions import HELD
 from os_acc.privsep.privileged_conf import LimitMode
@@ -325,45 +320,20 @@ class Helper:
         request = vendor_steps.HealthRequest(target, limit, step.arguments)
         return CallResult(*link.ask(step.entry, limit, request))
 
-    def set_num_vfs(
-        self, function: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Create this many VFs on a PF."""
-        self._change(sriov.set_num_vfs, function, count, epoch, deadline)
-
-    def share_nvme_resources(
-        self, function: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Share the resources of an NVMe PF among this many VFs, once they exist."""
-        entrypoint = vf_resources.share_resources
-        self._change(entrypoint, function, count, epoch, deadline, nvme.context)
-
-    def set_qat_services(
-        self, function: PciFunction, services: QatServices, epoch: int, deadline: float
-    ) -> None:
-        """Configure a QuickAssist PF without VFs for these services."""
-        count = number_of(services)
-        self._change(qat.set_qat_services, function, count, epoch, deadline)
-
-    def set_ports(
-        self, card: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Detach a card's first ports from the host, for VFs to use.
-
-        :param count: number of ports; the host gets all others back.
-        :raises DeviceInUse: with its holders.
-        """
-        self._change(fpga.set_ports, card, count, epoch, deadline)
-
-    def _change(
+    def change(
         self,
-        entrypoint: Callable[..., Any],
         card: PciFunction,
-        count: int,
         epoch: int,
         deadline: float,
+        entrypoint: Callable[..., Any],
+        count: int,
         context: privsep.Context = privsep.base,
     ) -> None:
+        """Change a card: the number of its VFs or ports, or its services.
+
+        :param entrypoint: of a :class:`.request.CardRequest`, in this context.
+        :raises DeviceInUse: with its holders.
+        """
         link, limit = self._turn(context, deadline)
         request = CardRequest(card.address, card.identity.numbers, count, epoch, limit)
         answer = link.ask(entrypoint, limit, request)
@@ -372,12 +342,18 @@ class Helper:
         errors.check([card.address], [answer])
 
     def program(
-        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+        self,
+        region: Region,
+        bitstream: Bitstream,
+        epoch: int,
+        deadline: float,
+        entrypoint: Callable[..., Any] | None = None,
     ) -> str:
         """Write a verified bitstream to a region, and read the result back.
 
         The image is found in the cache by its hash, and hashed once more.
 
+        :param entrypoint: of an :class:`.images.ImageRequest`; None: of DFL's cards.
         :returns: canonical UUID of the region's function.
         :raises RegionUnusable: the region takes no bitstreams.
         :raises ImageUnusable: nothing was written.
@@ -385,29 +361,6 @@ class Helper:
             DeviceStuck and HelperLost.
         :raises DeviceInUse: with its holders.
         """
-        return self._program(fpga.program, region, bitstream, epoch, deadline)
-
-    def load_xclbin(
-        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
-    ) -> str:
-        """Load a verified xclbin into a card on XRT's drivers, and read it back.
-
-        :returns: canonical UUID of the xclbin.
-        :raises OsAccError: as :meth:`program`.
-        """
-        user = dataclasses.replace(region.card, function=region.number)
-        # xclmgmt would replace the xclbin even while a process uses it through xocl.
-        self.check_free((user,), deadline)
-        return self._program(xrt.program, region, bitstream, epoch, deadline)
-
-    def _program(
-        self,
-        entrypoint: Callable[..., Any],
-        region: Region,
-        bitstream: Bitstream,
-        epoch: int,
-        deadline: float,
-    ) -> str:
         if region.interface_id is None:
             raise exception.RegionUnusable(
                 f"{region} cannot be programmed",
@@ -428,7 +381,7 @@ class Helper:
             milliseconds=limit,
             signature=tuple(signature),
         )
-        result = CallResult(*link.ask(entrypoint, limit, request))
+        result = CallResult(*link.ask(entrypoint or fpga.program, limit, request))
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -437,6 +390,19 @@ class Helper:
                 or errors.of_answer(str(region.card), result)
             )
         return result.observed
+
+    def load_xclbin(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Load a verified xclbin into a card on XRT's drivers, and read it back.
+
+        :returns: canonical UUID of the xclbin.
+        :raises OsAccError: as :meth:`program`.
+        """
+        user = dataclasses.replace(region.card, function=region.number)
+        # xclmgmt would replace the xclbin even while a process uses it through xocl.
+        self.check_free((user,), deadline)
+        return self.program(region, bitstream, epoch, deadline, xrt.program)
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None

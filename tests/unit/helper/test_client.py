@@ -259,7 +259,7 @@ def test_a_pf_that_refuses_is_named(here, answer, deadline):
         check=has(reason=exception.StepReason.REFUSED),
         match="ERANGE",
     ):
-        here.set_num_vfs(PF, 9, 1, deadline)
+        here.change(PF, 1, deadline, sriov.set_num_vfs, 9)
 
 
 # -- holders -----------------------------------------------------------------
