@@ -67,7 +67,9 @@ class Kernel:
         # Without O_CREAT a missing attribute is ENOENT, not EACCES.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            self._check_is_sysfs(fd, path)
+            # All sysfs attributes share the device number of sysfs.
+            if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
+                raise OSError(errno.EINVAL, "not a sysfs attribute", path)
             os.write(fd, text.encode("ascii"))
         except OSError as error:
             # write(2) does not name the attribute, which callers report.
@@ -252,11 +254,6 @@ class Kernel:
         :param argument: the structure or number to which the request points.
         """
         fcntl.ioctl(fd, request, argument)
-
-    def _check_is_sysfs(self, fd: int, path: str) -> None:
-        # All sysfs attributes share the device number of sysfs.
-        if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
-            raise OSError(errno.EINVAL, "not a sysfs attribute", path)
 
 
 def _feature(device: int, feature: int) -> int:
