@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 from oslo_config import cfg
 from oslo_log import log
@@ -26,7 +28,7 @@ from os_acc.attach import (
 )
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
-from os_acc.helper import client, reconciliation, vendor_steps
+from os_acc.helper import client, reconciliation
 from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
@@ -339,6 +341,12 @@ def _in_time(settings: conf.Settings) -> Iterator[None]:
         ) from error
 
 
+def _log_failed_start(plugin: str, start: futures.Future[None]) -> None:
+    # It fails the steps of this plugin alone.
+    if (error := start.exception()) is not None:
+        LOG.error("%s; the privileged steps of plugin %s will fail", error, plugin)
+
+
 def _build(
     config: cfg.ConfigOpts,
     settings: conf.Settings,
@@ -363,7 +371,9 @@ def _build(
         settings.write_timeout, settings.helper_start_timeout, settings.node_name
     )
     helper.start(deadline)
-    vendor_steps.begin(helper, loaded.contexts)
+    for name, context in loaded.contexts:
+        note = functools.partial(_log_failed_start, name)
+        helper.begin(context).over.add_done_callback(note)
     services = Services(root, store, locks, helper, loaded, settings.state_path)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)

@@ -15,7 +15,6 @@ from oslo_log import log
 
 from os_acc import deadlines, exception, native_threads
 from os_acc.attach import Services, device_state
-from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.bitstream import Bitstream
@@ -83,8 +82,8 @@ class PluginSteps:
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         call: Callable[[], _T] = functools.partial(
-            vendor_steps.run,
-            *(self.helper, step, arguments, self.holder, self.deadline),
+            self.helper.run_step,
+            *(step, self.holder, arguments, self.deadline),
             *(self.region, self.purpose),
         )
         return self._record(call)

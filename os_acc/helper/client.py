@@ -18,7 +18,6 @@ from os_acc.objects.bitstream import Bitstream, Digest
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
@@ -26,26 +25,16 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
-    nvme,
     privileged_conf,
-    qat,
-    sriov,
     vendor_steps,
     xrt,
 )
-from os_acc.privsep.binding import GiveBackRequest
-from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.images import ImageRequest
-from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.pci_functions import HELD
 from os_acc.privsep.privileged_conf import LimitMode
 from os_acc.privsep.record import FunctionUse
-from os_acc.privsep.request import (
-    DEADLINE_LIMIT_MS,
-    BindTarget,
-    CardRequest,
-    Request,
-)
+from os_acc.privsep.request import DEADLINE_LIMIT_MS, BindTarget, CardRequest, Request
 from os_acc.privsep.step import StepPurpose
 
 # A host without FPGAs need not permit the context image.
@@ -56,6 +45,10 @@ _LONGEST_STEP = DEADLINE_LIMIT_MS / 1000
 
 class Helper:
     """Privileged steps as typed calls.
+
+    Each method raises HelperUnavailable if no helper starts, HelperLost if it ends or
+    does not answer, and HostError if the host, or root's configuration, refuses the
+    step.
 
     :param write_timeout: seconds that the kernel gets for one round trip, except in the
         steps of plugins.
@@ -84,8 +77,7 @@ class Helper:
     ) -> None:
         """Start these contexts.
 
-        :param deadline: on the clock of ``time.monotonic()``.
-        :raises HelperUnavailable: they do not start, or not in time.
+        :param deadline: on the clock of ``time.monotonic()``, as of all methods.
         """
         for start in [self._link(context).start() for context in contexts]:
             start.wait(deadline)
@@ -95,8 +87,11 @@ class Helper:
         return self._link(context).start()
 
     def _link(self, context: privsep.Context) -> connection.Connection:
-        made = connection.Connection(context, self._start_timeout)
-        return self._links.setdefault(context, made)
+        if (link := self._links.get(context)) is None:
+            made = connection.Connection(context, self._start_timeout)
+            # Another thread may have made one meanwhile.
+            link = self._links.setdefault(context, made)
+        return link
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
@@ -113,11 +108,10 @@ class Helper:
         :returns: the answer for each lease; see :func:`.pci_functions.migration`.
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises DeviceInParts: one of them has VFs or mediated devices.
-        :raises HostError: the host refused it.
         """
         link, limit = self._turn(privsep.base, deadline)
         calls = [
-            TakeRequest(
+            claims.TakeRequest(
                 *_group(each, _targets(each), limit),
                 *(each.uuid, each.eraser, each.releaser, self._node),
                 each.uuid in asking,
@@ -135,11 +129,10 @@ class Helper:
         :param instead_of: the lease to which the records belong so far, as
             :meth:`recorded` lists it.
         :raises DeviceClaimed: the helper has one of them taken for another lease.
-        :raises HostError: the host refused it.
         """
         link, limit = self._turn(privsep.base, deadline)
         use = FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST
-        request = ReserveRequest(
+        request = claims.ReserveRequest(
             *_group(lease, _targets(lease), limit),
             lease=lease.uuid,
             use=use,
@@ -158,8 +151,7 @@ class Helper:
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
         link, limit = self._turn(privsep.base, deadline)
-        call = tuple(addresses), epoch, limit, lease
-        request = claims.ForgetRequest(*call)
+        request = claims.ForgetRequest(tuple(addresses), epoch, limit, lease)
         errors.check(addresses, link.ask(claims.forget, limit, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
@@ -175,7 +167,7 @@ class Helper:
         The helper's record of a device that has to be erased or released stays, until
         :meth:`forget`.
 
-        :raises HostError: the host refused it; DeviceInUse names holders.
+        :raises DeviceInUse: with its holders.
         """
         link, limit = self._turn(privsep.base, deadline)
         request = _give_back(lease, limit, proven_free=proven_free)
@@ -227,8 +219,8 @@ class Helper:
     ) -> CallResult:
         """Create the mediated device of a lease; see :meth:`take`.
 
+        :param entrypoint: or ``repair_record``, which only repairs the helper's record.
         :raises DeviceClaimed: the helper has its slot taken for another lease.
-        :raises HostError: the host refused it.
         """
         link, limit = self._turn(privsep.base, deadline)
         call = slot, lease.uuid, lease.epoch, limit
@@ -243,22 +235,14 @@ class Helper:
         """Remove the mediated device of a lease, unless a process holds it.
 
         :param is_removed: whether only the helper's record of it is left.
-        :raises HostError: the host refused it; DeviceInUse names holders.
+        :raises DeviceInUse: with its holders.
         """
         if not is_removed:
             self.check_unused(lease, deadline)
         link, limit = self._turn(privsep.base, deadline)
         keeps_record = lease.needs_release and not is_removed
-        call = slot, lease.uuid, lease.epoch, limit, keeps_record
-        request = mdev.RemoveRequest(*call)
+        request = mdev.RemoveRequest(slot, lease.uuid, lease.epoch, limit, keeps_record)
         errors.check([slot], [link.ask(mdev.remove, limit, request)])
-
-    def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
-        """Replace the helper's damaged record of a slot by one for a lease.
-
-        It is removed if no plugin has to release the slot, or the parent is gone.
-        """
-        self.create_mdev(lease, slot, deadline, mdev.repair_record)
 
     def check_unused(self, lease: Lease, deadline: float) -> None:
         """Check that no process holds the functions of a lease, or its mediated device.
@@ -290,8 +274,21 @@ class Helper:
         deadline: float,
         region: Region | None = None,
         purpose: StepPurpose = StepPurpose.OTHER,
-    ) -> CallResult:
-        """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
+    ) -> Any:
+        """Run a plugin's step on the device of a lease in the time left.
+
+        :param region: the region that the plugin programs; None in other calls.
+        :param purpose: the call of the plugin.
+        :returns: the value of the step.
+        :raises TypeError: the arguments do not match the parameters of the step.
+        """
+        if step.is_health:
+            raise TypeError(f"{step.name} is a health step, which the library runs")
+        if not step.parameters.accept(arguments):
+            raise TypeError(
+                f"{step.name} is called with {exception.show(arguments)}, which does "
+                "not match its parameters"
+            )
         link, limit = self._turn(step.context, deadline, most=_LONGEST_STEP)
         members = _targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
@@ -303,7 +300,13 @@ class Helper:
             *(lease.address, members, cards, lease.epoch, limit),
             *(lease.uuid, arguments, purpose, lease.releaser),
         )
-        return CallResult(*link.ask(step.entry, limit, request))
+        result = CallResult(*link.ask(step.entry, limit, request))
+        if result.step == HELD:
+            # It names the holders.
+            self.check_unused(lease, deadline)
+        if result.outcome != Outcome.OK:
+            raise errors.of_step(step.name, str(lease.address), result)
+        return vendor_steps.decode(result.observed)
 
     def read_health(
         self,
@@ -317,99 +320,47 @@ class Helper:
         request = vendor_steps.HealthRequest(target, limit, step.arguments)
         return CallResult(*link.ask(step.entry, limit, request))
 
-    def set_num_vfs(
-        self, function: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Create this many VFs on a PF.
-
-        :raises HostError: the host refused it.
-        """
-        self._change(sriov.set_num_vfs, function, count, epoch, deadline)
-
-    def share_nvme_resources(
-        self, function: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Share the resources of an NVMe PF among this many VFs, once they exist.
-
-        :raises HostError: they are too few, or the controller refused it.
-        """
-        entrypoint = vf_resources.share_resources
-        self._change(entrypoint, function, count, epoch, deadline, nvme.context)
-
-    def set_qat_services(
-        self, function: PciFunction, services: QatServices, epoch: int, deadline: float
-    ) -> None:
-        """Configure a QuickAssist PF without VFs for these services.
-
-        :raises HostError: the host refused it.
-        """
-        count = number_of(services)
-        self._change(qat.set_qat_services, function, count, epoch, deadline)
-
-    def set_ports(
-        self, card: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Detach a card's first ports from the host, for VFs to use.
-
-        :param count: number of ports; the host gets all others back.
-        :raises HostError: the host refused it; DeviceInUse names holders.
-        """
-        self._change(fpga.set_ports, card, count, epoch, deadline)
-
-    def _change(
+    def change(
         self,
-        entrypoint: Callable[..., Any],
         card: PciFunction,
-        count: int,
         epoch: int,
         deadline: float,
+        entrypoint: Callable[..., Any],
+        count: int,
         context: privsep.Context = privsep.base,
     ) -> None:
+        """Change a card: the number of its VFs or ports, or its services.
+
+        :param entrypoint: of a :class:`.request.CardRequest`, in this context.
+        :raises DeviceInUse: with its holders.
+        """
         link, limit = self._turn(context, deadline)
-        place = card.address, card.identity.numbers
-        request = CardRequest(*place, count, epoch, limit)
+        request = CardRequest(card.address, card.identity.numbers, count, epoch, limit)
         answer = link.ask(entrypoint, limit, request)
         if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free([card.address], deadline)
         errors.check([card.address], [answer])
 
     def program(
-        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+        self,
+        region: Region,
+        bitstream: Bitstream,
+        epoch: int,
+        deadline: float,
+        entrypoint: Callable[..., Any] | None = None,
     ) -> str:
         """Write a verified bitstream to a region, and read the result back.
 
         The image is found in the cache by its hash, and hashed once more.
 
+        :param entrypoint: of an :class:`.images.ImageRequest`; None: of DFL's cards.
         :returns: canonical UUID of the region's function.
         :raises RegionUnusable: the region takes no bitstreams.
         :raises ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the region may hold anything, as after
             DeviceStuck and HelperLost.
-        :raises HostError: the host refused it; DeviceInUse names holders.
+        :raises DeviceInUse: with its holders.
         """
-        return self._program(fpga.program, region, bitstream, epoch, deadline)
-
-    def load_xclbin(
-        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
-    ) -> str:
-        """Load a verified xclbin into a card on XRT's drivers, and read it back.
-
-        :returns: canonical UUID of the xclbin.
-        :raises OsAccError: as :meth:`program`.
-        """
-        user = dataclasses.replace(region.card, function=region.number)
-        # xclmgmt would replace the xclbin even while a process uses it through xocl.
-        self.check_free((user,), deadline)
-        return self._program(xrt.program, region, bitstream, epoch, deadline)
-
-    def _program(
-        self,
-        entrypoint: Callable[..., Any],
-        region: Region,
-        bitstream: Bitstream,
-        epoch: int,
-        deadline: float,
-    ) -> str:
         if region.interface_id is None:
             raise exception.RegionUnusable(
                 f"{region} cannot be programmed",
@@ -430,7 +381,7 @@ class Helper:
             milliseconds=limit,
             signature=tuple(signature),
         )
-        result = CallResult(*link.ask(entrypoint, limit, request))
+        result = CallResult(*link.ask(entrypoint or fpga.program, limit, request))
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -439,6 +390,19 @@ class Helper:
                 or errors.of_answer(str(region.card), result)
             )
         return result.observed
+
+    def load_xclbin(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Load a verified xclbin into a card on XRT's drivers, and read it back.
+
+        :returns: canonical UUID of the xclbin.
+        :raises OsAccError: as :meth:`program`.
+        """
+        user = dataclasses.replace(region.card, function=region.number)
+        # xclmgmt would replace the xclbin even while a process uses it through xocl.
+        self.check_free((user,), deadline)
+        return self.program(region, bitstream, epoch, deadline, xrt.program)
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None
@@ -488,12 +452,12 @@ def _targets(lease: Lease) -> tuple[BindTarget, ...]:
 
 def _give_back(
     lease: Lease, limit: int, *, proven_free: bool = False
-) -> GiveBackRequest:
+) -> binding.GiveBackRequest:
     prior = (
         target._replace(driver=each.driver or "", override=each.driver_override or "")
         for target, each in zip(_targets(lease), lease.prior, strict=True)
     )
-    return GiveBackRequest(
+    return binding.GiveBackRequest(
         *_group(lease, tuple(prior), limit),
         *(proven_free, lease.uuid, lease.eraser, lease.releaser),
     )

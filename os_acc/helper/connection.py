@@ -32,13 +32,11 @@ import dataclasses
 import functools
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from oslo_config import cfg
 from oslo_log import log
 from oslo_privsep import comm, daemon
 
@@ -78,14 +76,6 @@ class PendingStart:
                 "the privileged helper did not start in time"
             ) from error
 
-    def given_up(self) -> bool:
-        """Return whether the start has exceeded its time."""
-        return not self.over.done() and time.monotonic() >= self.until
-
-    def failed(self) -> bool:
-        """Return whether a start that is over has failed."""
-        return self.over.exception(0) is not None
-
 
 class Connection:
     """A privileged context of this process, and the helper that serves it.
@@ -103,21 +93,20 @@ class Connection:
     def start(self) -> PendingStart:
         """Return the helper's start: finished, in progress, or begun now."""
         with self._context.guard:
-            start = self._start
-            if not (
-                start is None
-                or start.given_up()
-                # Another connection may have started the helper since this one failed.
-                or (start.over.done() and (start.failed() or not self._runs()))
-            ):
+            start, now = self._start, time.monotonic()
+            if start is not None and not start.over.done() and now < start.until:
                 return start
-            until = time.monotonic() + self._start_timeout
-            start = self._start = PendingStart(futures.Future(), until)
+            start = PendingStart(futures.Future(), now + self._start_timeout)
+            self._start = start
+            # Another connection may have started the helper.
             if self._runs():
                 start.over.set_result(None)
                 return start
         # Outside the guard: starting a thread may take a while.
-        self._begin(start)
+        try:
+            deadlines.start(functools.partial(self._run, start))
+        except exception.DeviceStuck as error:
+            self._fail(start, error)
         return start
 
     def ask(
@@ -181,35 +170,16 @@ class Connection:
                     self._context.pypath,
                 )
 
-    def _begin(self, start: PendingStart) -> None:
-        try:
-            deadlines.start(functools.partial(self._run, start))
-        except exception.DeviceStuck as error:
-            self._fail(start, error)
-
     def _run(self, start: PendingStart) -> None:
         try:
             if not self._runs():
                 self._use(start, self._context.connect())
-        # ValueError: helper_command has an unclosed quotation mark.
-        # RuntimeError: no more threads for privsep's own; DeviceStuck: for ours.
-        except (
-            exception.DeviceStuck,
-            OSError,
-            ValueError,
-            RuntimeError,
-            cfg.Error,
-            daemon.FailedToDropPrivileges,
-        ) as error:
+        except BaseException as error:  # noqa: BLE001 - forwarded to the callers
             self._fail(start, error)
         else:
             start.over.set_result(None)
-        finally:
-            # An error that is not foreseen ends the wait as well.
-            if not start.over.done():
-                self._fail(start, sys.exc_info()[1])
 
-    def _fail(self, start: PendingStart, error: BaseException | None) -> None:
+    def _fail(self, start: PendingStart, error: BaseException) -> None:
         failure = exception.HelperUnavailable(
             f"cannot start the privileged helper {self._context.pypath}: {error}"
         )

@@ -282,6 +282,47 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
     return error
 
 
+def of_step(name: str, address: str, result: CallResult) -> exception.OsAccError:
+    """Return the error for an answer about a plugin's step on a device.
+
+    :param name: of the step.
+    """
+    failed = functools.partial(exception.HostStepFailed, address=address)
+    title = f"the privileged step {name}"
+    match result.outcome:
+        case Outcome.FAILED:
+            return failed(
+                f"{address}: {title} {result.observed}",
+                hint="this is a defect of the plugin: report it to its vendor",
+            )
+        case Outcome.REFUSED if result.errno == errno.ESTALE:
+            return exception.DeviceChanged(
+                f"{address} {result.observed}",
+                hint="move the drive back to its former slot, or unplug the instance",
+            )
+        case Outcome.REFUSED if result.errno == errno.EOPNOTSUPP:
+            return failed(
+                f"{address}: {result.observed or reason(result)}",
+                errno=result.errno,
+                reason=exception.StepReason.UNSUITABLE,
+            )
+        case Outcome.REFUSED if result.step != "worker":
+            detail = f": {result.observed}" if result.observed else ""
+            return failed(
+                f"{address}: {title} failed at {result.step or 'a call'}: "
+                f"{reason(result)}{detail}",
+                errno=result.errno,
+            )
+        case Outcome.DENIED:
+            # Without an error number: a plugin would take it for that of its step.
+            return failed(
+                f"{address}: root's configuration does not allow {title}",
+                hint=DENIED_HINT,
+                reason=exception.StepReason.DENIED,
+            )
+    return of_answer(address, result)
+
+
 def check_holders(address: str, answer: Sequence[Any]) -> None:
     """Check an answer about the holders of a device.
 

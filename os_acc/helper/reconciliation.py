@@ -19,6 +19,7 @@ from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.records import RecordedState
+from os_acc.privsep import mdev
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
@@ -87,11 +88,14 @@ class Reconciler:
     def repair_slot(
         self, lease: Lease, slot: MdevSlot, store: Store, deadline: float
     ) -> None:
-        """Have the helper replace its damaged record of a slot."""
+        """Have the helper replace its damaged record of a slot.
+
+        It is removed if no plugin has to release the slot, or the parent is gone.
+        """
 
         def repair(epoch: int) -> None:
             fresh = dataclasses.replace(lease, epoch=epoch)
-            self._helper.repair_slot(fresh, slot, deadline)
+            self._helper.create_mdev(fresh, slot, deadline, mdev.repair_record)
 
         _in_time(repair, store)
 

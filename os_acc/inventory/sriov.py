@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -23,6 +24,11 @@ from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.records import RecordedState
+from os_acc.privsep import nvme
+from os_acc.privsep.fpga import set_ports
+from os_acc.privsep.nvme.vf_resources import share_resources
+from os_acc.privsep.qat import set_qat_services
+from os_acc.privsep.sriov import set_num_vfs
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 
@@ -127,27 +133,27 @@ class VfMaker:
         epoch: int,
         deadline: float,
     ) -> None:
-        helper = self._helper
+        change = functools.partial(self._helper.change, function, epoch, deadline)
         if services is not None and not function.vfs:
             # Before the VFs exist: a change stops the device.
-            helper.set_qat_services(function, services, epoch, deadline)
+            change(set_qat_services, qat.number_of(services))
         if function.driver == _NVME:
             if not function.vfs:
                 # No VFs are created for which the drive lacks resources.
-                helper.share_nvme_resources(function, count, epoch, deadline)
-            helper.set_num_vfs(function, count, epoch, deadline)
-            helper.share_nvme_resources(function, count, epoch, deadline)
+                change(share_resources, count, nvme.context)
+            change(set_num_vfs, count)
+            change(share_resources, count, nvme.context)
             return
         if function.driver != DFL_DRIVER or function.vfs:
-            helper.set_num_vfs(function, count, epoch, deadline)
+            change(set_num_vfs, count)
             return
         # The driver creates a VF for each port that the host has released.
-        helper.set_ports(function, count, epoch, deadline)
+        change(set_ports, count)
         try:
-            helper.set_num_vfs(function, count, epoch, deadline)
+            change(set_num_vfs, count)
         except exception.OsAccError as error:
             try:
-                helper.set_ports(function, 0, epoch, deadline)
+                change(set_ports, 0)
             except exception.OsAccError as why:
                 error.add_note(f"cannot return the ports to the host: {why}")
             raise

@@ -83,6 +83,11 @@ class MdevSlot:
     def __str__(self) -> str:
         return f"{self.type}/{self.number}"
 
+    @property
+    def parts(self) -> tuple[str, str, int]:
+        """Its parent, type and number, in the helper's format."""
+        return (self.type.parent, self.type.name, self.number)
+
     def __lt__(self, other: object) -> bool:
         if isinstance(other, MdevSlot):
             return (self.type, self.number) < (other.type, other.number)

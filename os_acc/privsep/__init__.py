@@ -114,8 +114,8 @@ class Context(priv_context.PrivContext):
         from os_acc.privsep import vendor_steps
 
         parameters = Parameters.of(function)
-        serve = vendor_steps.entry_point(function, parameters, of_parent=of_parent)
-        return Step(self, function, parameters, self.entrypoint(serve))
+        entry = vendor_steps.entry_point(self, function, parameters, of_parent)
+        return Step(self, function, parameters, entry)
 
     def health_step(
         self, function: Callable[[StepTarget, *_Ts], HealthReading]
@@ -134,7 +134,7 @@ class Context(priv_context.PrivContext):
         from os_acc.privsep import vendor_steps
 
         parameters = Parameters.of(function)
-        entry = self.entrypoint(vendor_steps.health_entry_point(function, parameters))
+        entry = vendor_steps.health_entry_point(self, function, parameters)
         return Step(self, function, parameters, entry, is_health=True)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:

@@ -31,7 +31,6 @@ from os_acc.privsep.record import (
     copy_name,
     copy_names,
     identity_of,
-    parts_of,
 )
 from os_acc.privsep.request import BindTarget, GroupRequest
 
@@ -188,13 +187,13 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
 
 
 def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
-    return (parts_of(address), UNREADABLE, "", "", "", "", "", "", "")
+    return (address.parts, UNREADABLE, "", "", "", "", "", "", "")
 
 
 def _line(own: DeviceRecord) -> tuple[Any, ...]:
     binding = str(own.use), own.driver, own.override
     plugins = own.eraser, own.releaser
-    return (parts_of(own.address), own.lease, *binding, *plugins, own.node, own.serial)
+    return (own.address.parts, own.lease, *binding, *plugins, own.node, own.serial)
 
 
 def record_of(
@@ -317,14 +316,15 @@ def run(
     call: GroupRequest, job: worker.Job, check: worker.Job | None = None
 ) -> Answers:
     """Run a job for each function of a call, unless one of them is missing."""
-    present = [pci_functions.exists(address) for address in call.addresses]
+    addresses = call.addresses
+    present = [pci_functions.exists(address) for address in addresses]
     if not all(present):
         gone = pci_functions.gone().result
         return tuple(
             CallResult(Outcome.UNREACHED) if each else gone for each in present
         )
     seconds = call.milliseconds / 1000
-    return worker.run(call.addresses, call.epoch, seconds, job, check=check)
+    return worker.run(addresses, call.epoch, seconds, job, check=check)
 
 
 @contextlib.contextmanager

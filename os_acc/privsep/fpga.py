@@ -196,7 +196,7 @@ def _failure(error: OSError, fme: str) -> CallRefused:
 
 def _read_back(port: str) -> CallResult:
     try:
-        found = _function_id(port)
+        found = dfl_uuid(_read(port, "afu_id"))
     except OSError as error:
         return CallResult(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
     if found is None:
@@ -206,7 +206,7 @@ def _read_back(port: str) -> CallResult:
 
 def _is_in_reset(port: str) -> bool:
     try:
-        _function_id(port)
+        _read(port, "afu_id")
     except OSError as error:
         # afu_id_show() in drivers/fpga/dfl-afu-main.c.
         if error.errno == errno.EBUSY:
@@ -349,11 +349,6 @@ def _status(fme: str) -> str:
     return ""
 
 
-def _function_id(port: str) -> str | None:
-    """Return ``afu_id`` as canonical UUID; None if it is not a UUID."""
-    return dfl_uuid(_read(port, "afu_id"))
-
-
 def _open_node(device: str) -> int:
     """Open the node of a port or FME; OSError, EBUSY: it is open elsewhere."""
     path = kernel.current.path("dev", os.path.basename(device))
@@ -362,29 +357,20 @@ def _open_node(device: str) -> int:
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
     path = os.path.join(pci_functions.directory(function), "fpga_region")
-    for region in _list(path):
+    for region in kernel.current.names(path):
         above = os.path.join(path, region)
         yield from (
             os.path.join(above, name)
-            for name in _list(above)
+            for name in kernel.current.names(above)
             if pattern.fullmatch(name)
         )
 
 
 def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
-    for name in _list(fme):
+    for name in kernel.current.names(fme):
         if pattern.fullmatch(name):
             above = os.path.join(fme, name, kind)
-            yield from (os.path.join(above, own) for own in _list(above))
-
-
-def _list(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
-            return []
-        raise
+            yield from (os.path.join(above, own) for own in kernel.current.names(above))
 
 
 def _read(directory: str, name: str) -> str:

@@ -93,7 +93,9 @@ def _holders(
     # Regardless of the driver: it may be a variant of vfio-pci, or unbound while the
     # unbind waits for the guest.
     numbers = sorted({each for each in groups if each is not None})
-    nodes.update(f"/dev/vfio/{number}" for number in numbers if _has_node(number))
+    for name in map(str, numbers):
+        if os.path.exists(kernel.current.path("dev/vfio", name)):
+            nodes.add(f"/dev/vfio/{name}")
     # Scanning all processes is expensive on a busy host: only done if there is
     # a node that could be held.
     found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
@@ -132,10 +134,6 @@ def _nvidia_nodes(address: PciAddress) -> Iterator[str]:
     for line in lines:
         if (match := _MINOR.fullmatch(line)) is not None:
             yield f"/dev/nvidia{match[1]}"
-
-
-def _has_node(group: int) -> bool:
-    return os.path.exists(kernel.current.path("dev/vfio", str(group)))
 
 
 def _device_nodes(directory: str) -> Iterator[str]:

@@ -19,9 +19,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, Self
-
-from os_acc.objects.pci import PciAddress
+from typing import Final
 
 #: Directory of the locks, and of files for a boot: owned by root, removed at reboot.
 LOCKS: Final = "run/os_acc"
@@ -54,6 +52,16 @@ class Kernel:
         """Return an absolute path below the root."""
         return os.path.join(self.root, *parts)
 
+    def names(self, *parts: str) -> list[str]:
+        """Return the sorted names in a directory below the root; none without it."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except OSError as error:
+            # Its device may be on its way out.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+                raise
+            return []
+
     def write(self, path: str, text: str) -> None:
         """Write a sysfs attribute with one ``write(2)``.
 
@@ -62,7 +70,9 @@ class Kernel:
         # Without O_CREAT a missing attribute is ENOENT, not EACCES.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            self._check_is_sysfs(fd, path)
+            # All sysfs attributes share the device number of sysfs.
+            if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
+                raise OSError(errno.EINVAL, "not a sysfs attribute", path)
             os.write(fd, text.encode("ascii"))
         except OSError as error:
             # write(2) does not name the attribute, which callers report.
@@ -248,11 +258,6 @@ class Kernel:
         """
         fcntl.ioctl(fd, request, argument)
 
-    def _check_is_sysfs(self, fd: int, path: str) -> None:
-        # All sysfs attributes share the device number of sysfs.
-        if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
-            raise OSError(errno.EINVAL, "not a sysfs attribute", path)
-
 
 def _feature(device: int, feature: int) -> int:
     """Read a 64-bit feature of a VFIO device; 0: its driver does not have it.
@@ -296,11 +301,6 @@ class StateFile:
     """
 
     place: str
-
-    @classmethod
-    def beside_lock(cls, address: PciAddress, suffix: str) -> Self:
-        """Return a file of a function, which lasts until a reboot."""
-        return cls(f"{LOCKS}/{address}.{suffix}")
 
     @property
     def path(self) -> str:

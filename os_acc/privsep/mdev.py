@@ -35,12 +35,9 @@ _Call = TypeVar("_Call", "SlotRequest", "RemoveRequest")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotRequest(request.Request):
-    """A slot for a lease.
+    """A slot for a lease; see :class:`.claims.TakeRequest`.
 
     :ivar lease: canonical UUID of the lease and of its mediated device.
-    :ivar releaser: the plugin that has to release the slot; '' for none.
-    :ivar node: the compute node whose lease it is; '' if unknown.
-    :ivar asks_migration: whether the answer has that of VFIO about migration.
     """
 
     slot: request.Slot

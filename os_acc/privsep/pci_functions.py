@@ -41,6 +41,7 @@ HELD: Final = "vfio"
 DISK: Final = "disk"
 # With native multipath, the disk of the controller is a hidden path to another disk,
 # which is below the subsystem (drivers/nvme/host/multipath.c).
+_CONTROLLER: Final = re.compile(r"nvme[0-9]+", re.ASCII)
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
 
 # The disks that this process, a worker's child, has claimed.
@@ -63,11 +64,8 @@ def exists(address: PciAddress) -> bool:
 
 def present() -> list[PciAddress]:
     """Return all functions of the host."""
-    return [
-        address
-        for name in sorted(os.listdir(kernel.current.path("sys/bus/pci/devices")))
-        if (address := function_named(name)) is not None
-    ]
+    names = kernel.current.names("sys/bus/pci/devices")
+    return list(filter(None, map(function_named, names)))
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
@@ -201,23 +199,26 @@ def serial(address: PciAddress) -> str:
     place = physfn or address
     try:
         if int(read(address, "class"), 16) == nvme.CLASS:
-            controllers = os.path.join(directory(place), "nvme")
-            (name,) = os.listdir(controllers)
-            path = os.path.join(controllers, name, "serial")
-            text = kernel.current.read(path).strip()
+            if (found := controller(place)) is None:
+                return ""
+            text = kernel.current.read(os.path.join(found, "serial")).strip()
         elif text := read(place, "serial_number"):
             others = (each for each in present() if not each.same_slot(place))
             if any(_shows(each, text) for each in others):
                 return ""
-    except ValueError:
-        # No controller, or several.
-        return ""
     except OSError as error:
         # EIO by serial_number_show(): it has none.
         if error.errno in (*_GONE, errno.EIO):
             return ""
         raise
     return part_of_device(text, address, physfn)
+
+
+def controller(address: PciAddress) -> str | None:
+    """Return the directory of the only controller of an NVMe function, or None."""
+    place = os.path.join(directory(address), "nvme")
+    names = list(filter(_CONTROLLER.fullmatch, kernel.current.names(place)))
+    return os.path.join(place, names[0]) if len(names) == 1 else None
 
 
 def _shows(address: PciAddress, serial_number: str) -> bool:
@@ -270,19 +271,23 @@ def rebind(address: PciAddress, name: str) -> None:
 
 
 def vfs(address: PciAddress) -> list[PciAddress]:
-    """Return the existing VFs of a function, sorted.
+    """Return the existing VFs of a function, sorted."""
+    return sorted(numbered_vfs(address).values())
+
+
+def numbered_vfs(address: PciAddress) -> dict[int, PciAddress]:
+    """Return the existing VFs of a PF by their numbers, from 1, as the PF counts.
 
     ``sriov_numvfs`` is not read: that takes the lock that a stuck write holds.
     """
-    try:
-        names = os.listdir(directory(address))
-    except FileNotFoundError:
-        return []
-    links = (
-        link(directory(address), name) for name in names if name.startswith("virtfn")
-    )
-    # One may be removed meanwhile.
-    return sorted(filter(None, map(function_named, links)))
+    found: dict[int, PciAddress] = {}
+    for name in kernel.current.names(directory(address)):
+        if name.startswith("virtfn"):
+            vf = function_named(link(directory(address), name))
+            # It may be removed meanwhile.
+            if vf is not None:
+                found[int(name.removeprefix("virtfn")) + 1] = vf
+    return found
 
 
 def mediated_devices(address: PciAddress) -> list[str]:
@@ -292,13 +297,9 @@ def mediated_devices(address: PciAddress) -> list[str]:
     """
     place = os.path.realpath(directory(address)) + os.sep
     devices = kernel.current.path("sys/bus/mdev/devices")
-    try:
-        names = sorted(os.listdir(devices))
-    except FileNotFoundError:
-        return []
     return [
         name
-        for name in names
+        for name in kernel.current.names(devices)
         if os.path.realpath(os.path.join(devices, name)).startswith(place)
     ]
 
@@ -378,10 +379,7 @@ def probe_group(number: int) -> int:
     """
     if (error := kernel.current.probe_vfio_group(number)) != errno.ENOENT:
         return error
-    try:
-        names = sorted(os.listdir(kernel.current.path(_GROUPS, str(number), "devices")))
-    except FileNotFoundError:
-        return 0
+    names = kernel.current.names(_GROUPS, str(number), "devices")
     found = filter(None, map(function_named, names))
     return probe_devices(str(each) for each in found if is_vfio_driver(driver(each)))
 

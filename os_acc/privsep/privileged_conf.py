@@ -28,7 +28,6 @@ from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.drivers import AUTO, NVIDIA, is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, function_named
-from os_acc.objects.qat import QatServices, services_text
 from os_acc.privsep import kernel, pci_functions
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -41,6 +40,9 @@ STEP = "privileged.conf"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _DEVICES = cfg.MultiStrOpt("device_spec", default=[])
 _NO_DEVICES = DeviceSpec()
+_UNLIMITED = (
+    "the service's user decides which devices of this host are bound and programmed"
+)
 
 
 class LimitMode(enum.StrEnum):
@@ -148,22 +150,16 @@ class RootConf:
                 return is_vfio_driver(driver)
             return driver == tags.vfio_driver
 
-        return self._names(address, is_named)
-
-    def allows_vgpu(self, address: PciAddress, kind: int) -> bool:
-        """Return whether a VF may become a vGPU of a type."""
-        return self._names(address, lambda tags: tags.vgpu_type == kind)
+        return self.allows_if(address, is_named)
 
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
         """Return whether a PF may have this many VFs."""
-        return self._names(address, lambda tags: tags.num_vfs == count)
+        return self.allows_if(address, lambda tags: tags.num_vfs == count)
 
-    def allows_qat_services(self, address: PciAddress, services: QatServices) -> bool:
-        """Return whether a PF may be configured for these QuickAssist services."""
-        text = services_text(services)
-        return self._names(address, lambda tags: tags.qat_services == text)
-
-    def _names(self, address: PciAddress, check: Callable[[DeviceTags], bool]) -> bool:
+    def allows_if(
+        self, address: PciAddress, check: Callable[[DeviceTags], bool]
+    ) -> bool:
+        """Return whether a function is allowed, with tags that pass a check."""
         if self.is_open:
             return True
         tags = self.tags(address)
@@ -334,18 +330,9 @@ def _log(conf: RootConf) -> None:
     path = kernel.current.path(*PATH)
     match conf.mode:
         case LimitMode.ABSENT:
-            LOG.warning(
-                "%s does not exist: the service's user decides which devices of this "
-                "host are bound and programmed",
-                path,
-            )
+            LOG.warning("%s does not exist: %s", path, _UNLIMITED)
         case LimitMode.IGNORED:
-            LOG.warning(
-                "%s is IGNORED, because %s: the service's user decides which devices "
-                "of this host are bound and programmed",
-                path,
-                conf.why,
-            )
+            LOG.warning("%s is IGNORED, because %s: %s", path, conf.why, _UNLIMITED)
         case LimitMode.BROKEN:
             LOG.error(
                 "no device is bound or programmed, because %s is invalid: %s",

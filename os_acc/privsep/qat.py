@@ -26,7 +26,7 @@ from os_acc.privsep import (
     request,
     worker,
 )
-from os_acc.privsep.kernel import StateFile
+from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 
 _UP, _DOWN = "up", "down"
@@ -116,26 +116,25 @@ def _text(directory: str, name: str) -> str:
 
 def _set(call: QatRequest) -> CallResult:
     address, wanted = call.card, call.services
+    text, root = qat.services_text(wanted), privileged_conf.last_read()
     pci_functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not privileged_conf.last_read().allows_qat_services(address, wanted):
-        raise privileged_conf.denied(qat.services_text(wanted))
+    if not root.allows_if(address, lambda tags: tags.qat_services == text):
+        raise privileged_conf.denied(text)
     pci_functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)
-    if _is_configured(address, wanted):
+    before = pci_functions.read(address, qat.SERVICES)
+    is_up = pci_functions.read(address, qat.STATE) == _UP
+    if is_up and _parts(before) == set(wanted):
         return OK
     # 2. Note the services to restore, before the device stops.
-    before = pci_functions.read(address, qat.SERVICES)
     if not _TEXT.fullmatch(before):
         raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, before)
     _note(address).create(before)
     try:
-        # 3. The kernel changes the services only of a device that is down.
-        _go(address, _DOWN)
-        _configure(address, qat.services_text(wanted))
-        _go(address, _UP)
+        _configure(address, text)
     except (OSError, CallRefused):
         # The first error counts: the note remains if this fails, too.
         with contextlib.suppress(OSError, CallRefused):
@@ -143,11 +142,6 @@ def _set(call: QatRequest) -> CallResult:
         raise
     _note(address).remove()
     return OK
-
-
-def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
-    is_up = pci_functions.read(address, qat.STATE) == _UP
-    return is_up and _parts(pci_functions.read(address, qat.SERVICES)) == set(wanted)
 
 
 def _parts(text: str) -> set[str]:
@@ -163,22 +157,19 @@ def _go(address: PciAddress, state: str) -> None:
 
 
 def _configure(address: PciAddress, services: str) -> None:
-    pci_functions.write(address, qat.SERVICES, services)
-    observed = pci_functions.read(address, qat.SERVICES)
-    if _parts(observed) != _parts(services):
-        raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, observed)
+    if _parts(pci_functions.read(address, qat.SERVICES)) != _parts(services):
+        # The kernel changes the services only of a device that is down.
+        _go(address, _DOWN)
+        pci_functions.write(address, qat.SERVICES, services)
+        observed = pci_functions.read(address, qat.SERVICES)
+        if _parts(observed) != _parts(services):
+            raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, observed)
+    _go(address, _UP)
 
 
 def _note(address: PciAddress) -> StateFile:
-    return StateFile.beside_lock(address, "qat")
+    return StateFile(f"{LOCKS}/{address}.qat")
 
 
 def _put_back(address: PciAddress) -> None:
-    _note(address).put_back(partial(_restore, address))
-
-
-def _restore(address: PciAddress, services: str) -> None:
-    if _parts(pci_functions.read(address, qat.SERVICES)) != _parts(services):
-        _go(address, _DOWN)
-        _configure(address, services)
-    _go(address, _UP)
+    _note(address).put_back(partial(_configure, address))

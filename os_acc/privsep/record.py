@@ -101,19 +101,9 @@ class RecordCopy(NamedTuple):
     record: DeviceRecord | None
 
 
-def parts_of(address: DeviceAddress) -> tuple[int | str, ...]:
-    if isinstance(address, PciAddress):
-        return address.parts
-    return (address.type.parent, address.type.name, address.number)
-
-
 def addresses() -> list[DeviceAddress]:
-    try:
-        names = os.listdir(kernel.current.path(LOCKS))
-    except FileNotFoundError:
-        return []
     found = []
-    for name in names:
+    for name in kernel.current.names(LOCKS):
         if name.endswith(_SUFFIX):
             with contextlib.suppress(exception.InvalidInput):
                 found.append(_address(name.removesuffix(_SUFFIX)))
@@ -130,7 +120,7 @@ def name_of(address: DeviceAddress) -> str:
     if isinstance(address, PciAddress):
         return str(address)
     # No other file beside the locks has a name of this form.
-    return _SEPARATOR.join((_SLOT, *map(str, parts_of(address))))
+    return _SEPARATOR.join((_SLOT, *map(str, address.parts)))
 
 
 def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
@@ -183,12 +173,8 @@ def _parse(text: str) -> DeviceRecord:
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     """Return all copies, or those of one model."""
-    try:
-        names = sorted(os.listdir(kernel.current.path(COPIES)))
-    except FileNotFoundError:
-        return []
     found: list[RecordCopy] = []
-    for name in names:
+    for name in kernel.current.names(COPIES):
         # A killed worker may leave a new file that has no name of its own yet.
         if (match := _COPY.fullmatch(name)) is None:
             continue

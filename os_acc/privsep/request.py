@@ -27,7 +27,6 @@ from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 #: The longest time limit of a call that the helper accepts, in milliseconds.
 DEADLINE_LIMIT_MS = 600_000
-_HIGHEST_SLOT = 10**9 - 1
 # As long as the name of a provider in Placement.
 _LONGEST_TEXT = 200
 # The channel carries most values of a request as they are.
@@ -73,11 +72,6 @@ def that(check: Callable[[Any], bool]) -> Callable[[_T], _T]:
         return value
 
     return checked
-
-
-def is_number(value: object, limit: int) -> TypeGuard[int]:
-    """Return whether a value is an integer from 0 to the limit (and no bool)."""
-    return type(value) is int and 0 <= value <= limit
 
 
 def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
@@ -149,8 +143,7 @@ def _address(parts: object) -> PciAddress:
 
 def _slot(parts: object) -> MdevSlot:
     parent, type_name, count = _sequence(parts, 3)
-    require(is_number(count, _HIGHEST_SLOT))
-    return MdevSlot(MdevType(parent, type_name), count)
+    return MdevSlot(MdevType(parent, type_name), _slot_number(count))
 
 
 def _device(parts: object) -> PciAddress | MdevSlot:
@@ -205,6 +198,7 @@ def _digest(algorithm_and_value: object) -> Digest:
     return found
 
 
+_slot_number = number(10**9 - 1)
 Values: TypeAlias = tuple[object, ...]
 Group: TypeAlias = Annotated[int, number(2**31 - 1)]
 #: Number of the store's transaction that authorizes the call.
@@ -272,10 +266,8 @@ def _sent(values: Iterable[object]) -> tuple[object, ...]:
 
 def _plain(value: object) -> object:
     match value:
-        case PciAddress():
+        case PciAddress() | MdevSlot():
             return value.parts
-        case MdevSlot():
-            return value.type.parent, value.type.name, value.number
         case Digest():
             return value.algorithm, value.value
         case enum.Enum():
@@ -315,8 +307,8 @@ class GroupRequest(Request):
         return tuple(target.address for target in self.targets)
 
 
-def serving(
-    request: type[_R], *, for_each: bool = False
+def entrypoint(
+    context: privsep.Context, request: type[_R], *, for_each: bool = False
 ) -> Callable[[Callable[[_R], Any]], Callable[..., Any]]:
     """Return a decorator: call a function with the request of the values sent.
 
@@ -337,19 +329,7 @@ def serving(
             return (answer,) if for_each else answer
 
         vars(serve)["__signature__"] = inspect.signature(request)
-        return serve
-
-    return decorate
-
-
-def entrypoint(
-    context: privsep.Context, request: type[_R], *, for_each: bool = False
-) -> Callable[[Callable[[_R], Any]], Callable[..., Any]]:
-    """Return a decorator that makes an entry point; see :func:`serving`."""
-    serves = serving(request, for_each=for_each)
-
-    def decorate(function: Callable[[_R], Any]) -> Callable[..., Any]:
-        entry: Callable[..., Any] = context.entrypoint(serves(function))
+        entry: Callable[..., Any] = context.entrypoint(serve)
         return entry
 
     return decorate

@@ -49,7 +49,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class _LoadedOnly(MetaPathFinder):
-    """Find no module, and stop the search by other finders."""
+    """Reject imports of modules that are not loaded yet."""
 
     def find_spec(
         self,
@@ -98,7 +98,7 @@ class Daemon(daemon.Daemon):
     def loop(self) -> None:
         if isinstance(self.context, privsep.Context):
             lock(self._keep)
-            load_no_more()
+            sys.meta_path.insert(0, _LoadedOnly())
         super().loop()
 
 
@@ -157,11 +157,6 @@ def lock(keep: Iterable[int]) -> None:
             "stay as they are; no_new_privs is set"
         )
     capabilities.drop_all_caps_except(kept, kept, [])
-
-
-def load_no_more() -> None:
-    """Reject imports of modules that are not loaded yet."""
-    sys.meta_path.insert(0, _LoadedOnly())
 
 
 def _bounding_set() -> frozenset[int]:

@@ -11,7 +11,7 @@ from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import pci_functions, privileged_conf, request, worker
-from os_acc.privsep.kernel import StateFile
+from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
 
 _AUTOPROBE = "sriov_drivers_autoprobe"
@@ -74,7 +74,7 @@ def _put_back(address: PciAddress) -> None:
 
 
 def _note(address: PciAddress) -> StateFile:
-    return StateFile.beside_lock(address, "autoprobe")
+    return StateFile(f"{LOCKS}/{address}.autoprobe")
 
 
 def _set_autoprobe(address: PciAddress, value: str) -> None:

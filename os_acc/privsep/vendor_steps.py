@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
+    Context,
     claims,
     locks,
     mdev,
@@ -118,14 +119,17 @@ class HealthRequest(request.Request):
 
 
 def entry_point(
-    function: Callable[..., Any], parameters: Parameters, *, of_parent: bool = False
+    context: Context,
+    function: Callable[..., Any],
+    parameters: Parameters,
+    of_parent: bool,
 ) -> Callable[..., CallResult]:
-    """Return the function that serves the calls of a step.
+    """Return the entry point that serves the calls of a step.
 
     :param of_parent: whether it holds the lock of the parent as well.
     """
 
-    @request.serving(StepRequest)
+    @request.entrypoint(context, StepRequest)
     @functools.wraps(function)
     def serve(call: StepRequest) -> CallResult:
         request.require(parameters.accept(call.arguments))
@@ -151,11 +155,11 @@ def entry_point(
 
 
 def health_entry_point(
-    function: Callable[..., Any], parameters: Parameters
+    context: Context, function: Callable[..., Any], parameters: Parameters
 ) -> Callable[..., CallResult]:
-    """Return the function that serves the calls of a health step."""
+    """Return the entry point that serves the calls of a health step."""
 
-    @request.serving(HealthRequest)
+    @request.entrypoint(context, HealthRequest)
     @functools.wraps(function)
     def serve(call: HealthRequest) -> CallResult:
         request.require(parameters.accept(call.arguments))

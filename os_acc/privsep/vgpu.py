@@ -20,7 +20,7 @@ from typing import Final
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, privileged_conf
-from os_acc.privsep.kernel import StateFile
+from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
@@ -42,7 +42,8 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
-    if not privileged_conf.last_read().allows_vgpu(address, kind):
+    root = privileged_conf.last_read()
+    if not root.allows_if(address, lambda tags: tags.vgpu_type == kind):
         raise privileged_conf.denied(kind)
     if found:
         if not owner:
@@ -132,4 +133,4 @@ def _mark(address: PciAddress, lease: str, kind: int) -> None:
 
 
 def _file(address: PciAddress) -> StateFile:
-    return StateFile.beside_lock(address, "vgpu")
+    return StateFile(f"{LOCKS}/{address}.vgpu")

@@ -84,8 +84,9 @@ class Clock:
 clock = Clock()
 
 
-# Of the call whose child this process is.
+# Of the call whose child this process is: its deadline, and its locks and files.
 _deadline = math.inf
+_kept: tuple[int, ...] = ()
 
 #: Children that outlived their deadline, to be reaped when they end.
 _stuck: set[int] = set()
@@ -142,6 +143,11 @@ def run(
 def is_late() -> bool:
     """Return whether no caller waits for this child any more: its deadline passed."""
     return time.monotonic() > _deadline
+
+
+def kept() -> tuple[int, ...]:
+    """Return the locks and files of the call whose child this process is."""
+    return _kept
 
 
 def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
@@ -231,7 +237,7 @@ def _in_child(
 
 
 def _fork(results: Results, writable: int, keep: Sequence[int], deadline: float) -> int:
-    global _deadline
+    global _deadline, _kept
     # Blocked before the fork, so that the child never runs without the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
@@ -239,7 +245,7 @@ def _fork(results: Results, writable: int, keep: Sequence[int], deadline: float)
         if pid:
             return pid
         try:
-            _deadline = deadline
+            _deadline, _kept = deadline, tuple(keep)
             _close_all_but({writable, *keep})
             for result in results():
                 os.write(writable, json.dumps(result).encode() + b"\n")

@@ -29,7 +29,7 @@ import stat
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from oslo_privsep import capabilities
 
@@ -42,9 +42,8 @@ from os_acc.objects.drivers import (
     xrt_xclbin_id,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import images, kernel, pci_functions, privileged_conf, request
+from os_acc.privsep import images, pci_functions, privileged_conf, request, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import (
     CallRefused,
     CallResult,
@@ -120,11 +119,17 @@ def _program(call: XrtRequest, root: RootConf, image: Sealed) -> CallResult:
 def _run(tool: str, function: PciAddress, image: Sealed) -> None:
     path = f"/proc/self/fd/{image.fd}"
     arguments = ("program", "--device", str(function), "--user", path)
-    ended = run_tool(tool, arguments, image.fd)
-    if ended.status:
-        name = os.path.basename(tool)
-        output = ended.output or f"{name} ended with status {ended.status}"
-        raise CallRefused(Outcome.REFUSED, 0, "programming", output)
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _become(tool, arguments, writable)
+    os.close(writable)
+    output = _listen(readable)
+    os.close(readable)
+    # As in a shell; negative: a signal.
+    if status := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        text = output or f"{os.path.basename(tool)} ended with status {status}"
+        raise CallRefused(Outcome.REFUSED, 0, "programming", text)
 
 
 def _read_back(user: PciAddress, xclbin_id: str) -> CallResult:
@@ -158,17 +163,6 @@ def _check(call: XrtRequest) -> None:
             raise CallRefused(Outcome.CHANGED, 0, "driver", driver)
 
 
-class ToolExit(NamedTuple):
-    """The exit of a program.
-
-    :ivar status: exit status as in a shell; negative: a signal.
-    :ivar output: the last lines of its output.
-    """
-
-    status: int
-    output: str
-
-
 def tools_directory() -> str:
     """Return the directory of the tools; CallRefused: it is no absolute path."""
     option, group = options.XRT_TOOLS, options.XRT_GROUP
@@ -200,29 +194,16 @@ def _refused(number: int, path: str) -> CallRefused:
     return CallRefused(Outcome.REFUSED, number, "tool", path)
 
 
-def run_tool(path: str, arguments: Sequence[str], file: int) -> ToolExit:
-    """Run a program until it exits; only in a worker's child.
-
-    :param file: a descriptor that the program can read under ``/proc/self/fd``.
-    """
-    readable, writable = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _become(path, arguments, file, writable)
-    os.close(writable)
-    output = _listen(readable)
-    os.close(readable)
-    _, status = os.waitpid(pid, 0)
-    return ToolExit(os.waitstatus_to_exitcode(status), output)
-
-
-def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoReturn:
+def _become(path: str, arguments: Sequence[str], output: int) -> NoReturn:
     try:
-        for fd in (file, *_locks()):
+        for fd in worker.kept():
             os.set_inheritable(fd, True)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # Duplicated first: any of them may have the number of another's target.
-        source = [_above(fd) for fd in (nothing, output, output)]
+        source = [
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
+            for fd in (nothing, output, output)
+        ]
         for target, fd in enumerate(source):
             os.dup2(fd, target)
         os.chdir("/")
@@ -237,10 +218,6 @@ def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoRe
         os._exit(127)
 
 
-def _above(fd: int) -> int:
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
-
-
 def _environment(path: str) -> dict[str, str]:
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -248,21 +225,6 @@ def _environment(path: str) -> dict[str, str]:
         "LC_ALL": "C",
         "XILINX_XRT": os.path.dirname(os.path.dirname(path)),
     }
-
-
-def _locks() -> list[int]:
-    """Return the descriptors of device locks of this process."""
-    directory = os.path.realpath(kernel.current.path(LOCKS))
-    held: list[int] = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            # The descriptor of the listing itself.
-            continue
-        if os.path.dirname(target) == directory:
-            held.append(int(name))
-    return held
 
 
 def _listen(fd: int) -> str:

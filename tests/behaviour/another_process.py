@@ -66,12 +66,14 @@ def _die_at_next_call(context: privsep.Context) -> None:
     writer.send = send_and_die
 
 
-def _die_erasing(hands: client.Helper, step: privsep.Step[Any, Any], *args: Any) -> Any:
+def _die_erasing(
+    hands: client.Helper, step: privsep.Step[Any, Any], *args: Any, **options: Any
+) -> Any:
     if step.name.endswith(".erase"):
         _go.wait()
         hands.start(time.monotonic() + _START, [step.context])
         _die_at_next_call(step.context)
-    return _run_step(hands, step, *args)
+    return _run_step(hands, step, *args, **options)
 
 
 def _die_after(number: int) -> None:

@@ -69,31 +69,6 @@ _MEANINGS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AdminCommand:
-    """One admin command.
-
-    :ivar size: of the data that the controller returns, in bytes.
-    """
-
-    opcode: int
-    namespace: int = 0
-    cdw10: int = 0
-    size: int = 0
-    milliseconds: int = _QUICK_MS
-    cdw11: int = 0
-
-    def pack(self, buffer: int) -> bytes:
-        """Return the structure for the kernel.
-
-        :param buffer: the address of the buffer for the data.
-        """
-        return _COMMAND.pack(
-            *(self.opcode, 0, 0, self.namespace, 0, 0, 0, buffer if self.size else 0),
-            *(0, self.size, self.cdw10, self.cdw11, 0, 0, 0, 0, self.milliseconds, 0),
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class AdminQueue:
     """The admin queue of one controller.
 
@@ -190,7 +165,7 @@ class AdminQueue:
         :param kind: 0: queues; 1: interrupts.
         """
         cdw10 = controller << 16 | kind << 8 | action
-        self._send(AdminCommand(_VIRTUALIZATION_MANAGEMENT, cdw10=cdw10, cdw11=count))
+        self._send(_VIRTUALIZATION_MANAGEMENT, 0, cdw10, count)
 
     def health(self) -> NvmeHealth:
         """Return the SMART / Health Information of the controller."""
@@ -205,19 +180,13 @@ class AdminQueue:
 
         :param secure_erase: the SES field.
         """
-        self._send(
-            AdminCommand(
-                _FORMAT,
-                namespace.number,
-                namespace.format | secure_erase << 9,
-                milliseconds=_FORMAT_MS,
-            )
-        )
+        cdw10 = namespace.format | secure_erase << 9
+        self._send(_FORMAT, namespace.number, cdw10, milliseconds=_FORMAT_MS)
 
     def sanitize(self, action: SanitizeAction) -> None:
         """Start a sanitize operation, of one pass if it overwrites."""
         one_pass = 1 << 4 if action is SanitizeAction.OVERWRITE else 0
-        self._send(AdminCommand(_SANITIZE, cdw10=action | one_pass))
+        self._send(_SANITIZE, 0, action | one_pass)
 
     def _namespaces(self, cns: int) -> tuple[int, ...]:
         """Return all pages of a list: each begins behind the NSID of the command."""
@@ -249,29 +218,43 @@ class AdminQueue:
         return OSError(errno.EOVERFLOW, f"lists too many {what}", self.node)
 
     def _identify(self, cdw10: int, namespace: int = 0) -> bytes:
-        return self._send(AdminCommand(_IDENTIFY, namespace, cdw10, nvme.IDENTIFY_SIZE))
+        return self._send(_IDENTIFY, namespace, cdw10, size=nvme.IDENTIFY_SIZE)
 
     def _log(self, number: int) -> bytes:
         # NUMDL in bits 31:16 is the number of dwords, less one.
-        dwords = nvme.LOG_SIZE // 4 - 1
-        return self._send(
-            AdminCommand(
-                _GET_LOG_PAGE, _ALL_NAMESPACES, dwords << 16 | number, nvme.LOG_SIZE
-            )
-        )
+        cdw10 = nvme.LOG_SIZE // 4 - 1 << 16 | number
+        return self._send(_GET_LOG_PAGE, _ALL_NAMESPACES, cdw10, size=nvme.LOG_SIZE)
 
-    def _send(self, command: AdminCommand) -> bytes:
+    def _send(
+        self,
+        opcode: int,
+        namespace: int,
+        cdw10: int,
+        cdw11: int = 0,
+        *,
+        size: int = 0,
+        milliseconds: int = _QUICK_MS,
+    ) -> bytes:
+        """Send a command; return its data.
+
+        :param size: of the data that the controller returns, in bytes.
+        """
+
+        def command(buffer: int) -> bytes:
+            return _COMMAND.pack(
+                *(opcode, 0, 0, namespace, 0, 0, 0, buffer if size else 0),
+                *(0, size, cdw10, cdw11, 0, 0, 0, 0, milliseconds, 0),
+            )
+
         with self.opened() as queue:
             assert queue.fd is not None
             try:
-                status, data = kernel.current.nvme_admin(
-                    queue.fd, command.pack, command.size
-                )
+                status, data = kernel.current.nvme_admin(queue.fd, command, size)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, self.node) from error
         if status:
             # Status code type and status code (section 3.3.3.2).
-            text = f"command {command.opcode:02x}h ended with NVMe status {status:#x}"
+            text = f"command {opcode:02x}h ended with NVMe status {status:#x}"
             if meaning := _MEANINGS.get(status & 0x7FF):
                 text = f"{text}: {meaning}"
             raise OSError(errno.EREMOTEIO, text, self.node)

@@ -22,7 +22,7 @@ import os
 import select
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final
 
@@ -88,11 +88,11 @@ def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
 @contextlib.contextmanager
 def held(
     function: PciAddress, queue: AdminQueue, device: NvmeDevice
-) -> Iterator[list[int]]:
+) -> Iterator[dict[str, int]]:
     """Claim all disks of a function, so that the host can use none of them.
 
-    Yield their descriptors, in the order of the namespaces. The keeper, which has them
-    between two calls, ends.
+    Yield their descriptors by device number, in the order of the namespaces. The
+    keeper, which has them between two calls, ends.
 
     :param queue: of the function. While it and the disks are open, the kernel gives
         their numbers to no other one.
@@ -103,9 +103,8 @@ def held(
     found = wait_for_disks(function, numbers)
     end_keeper(function)
     with contextlib.ExitStack() as opened:
-        fds: list[int] = []
-        for namespace in device.namespaces:
-            disk = found[namespace.number]
+        fds: dict[str, int] = {}
+        for disk in found.values():
             try:
                 fd = kernel.current.open_disk(disk.node, disk.device)
             except OSError as error:
@@ -115,7 +114,7 @@ def held(
                     os.path.basename(disk.node), error
                 ) from error
             opened.callback(os.close, fd)
-            fds.append(fd)
+            fds[disk.device] = fd
         now = wait_for_disks(function, numbers)
         if survey.wait_for_queue(function) != queue or now != found:
             raise OSError(errno.ENODEV, "the controller was replaced", "nvme")
@@ -144,12 +143,10 @@ def _instance(function: PciAddress) -> str:
     A driver that binds again makes a directory with another inode. Without a driver
     there is no disk, and an erasure marks the function again.
     """
-    path = os.path.join(pci_functions.directory(function), "nvme")
-    try:
-        (name,) = os.listdir(path)
-        return str(os.stat(os.path.join(path, name)).st_ino)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return ""
+    found = pci_functions.controller(function)
+    with contextlib.suppress(FileNotFoundError):
+        return str(os.stat(found).st_ino) if found else ""
+    return ""
 
 
 def _mark(function: PciAddress) -> StateFile:
@@ -250,7 +247,7 @@ def _read(fd: int, offset: int, buffer: mmap.mmap) -> bytes | None:
     return buffer[:count] or None
 
 
-def start_keeper(function: PciAddress, lease: str, fds: Sequence[int]) -> None:
+def start_keeper(function: PciAddress, lease: str, fds: Collection[int]) -> None:
     """Start the keeper of a function, which has none.
 
     :param fds: descriptors of the claimed disks; the caller closes its own.
@@ -305,7 +302,7 @@ def _open_fifo(function: PciAddress) -> int | None:
         raise
 
 
-def _wait(function: PciAddress, lease: str, fds: Sequence[int], fifo: int) -> None:
+def _wait(function: PciAddress, lease: str, fds: Collection[int], fifo: int) -> None:
     poll = select.poll()
     poll.register(fifo, select.POLLIN)
     while not poll.poll(_CHECK_MS) and _is_recorded(function, lease):

@@ -12,10 +12,10 @@ import contextlib
 import dataclasses
 import errno
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
+from os_acc.objects.nvme import NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, record, worker
@@ -26,9 +26,9 @@ from os_acc.privsep.nvme.disks import HeldDisk
 from os_acc.privsep.record import DeviceRecord
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class EraseNote:
-    """How far the erasure of a function has come.
+    """How far the erasure of a function has come, as its file states it.
 
     :ivar lease: UUID of the lease whose data is erased.
     :ivar sanitizes: a sanitize operation was started.
@@ -41,6 +41,7 @@ class EraseNote:
     :ivar failure: number, text and object of an error that reached no caller.
     """
 
+    function: PciAddress
     lease: str
     sanitizes: bool = False
     kept: str = ""
@@ -50,6 +51,14 @@ class EraseNote:
     override: str = ""
     is_rebound: bool = False
     failure: tuple[int, str, str] | tuple[()] = ()
+
+    def update(self, **values: Any) -> None:
+        """Replace values, in the file first."""
+        written = dataclasses.asdict(self) | values
+        del written["function"]
+        _file(self.function).replace(json.dumps(written))
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
 def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
@@ -159,20 +168,13 @@ def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     return found
 
 
-def health(function: PciAddress) -> NvmeHealth | None:
-    """Return the health of a function's controller; None: it is not on the host."""
-    queue = survey.live_queue(function)
-    return None if queue is None else queue.health()
-
-
-def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
+def refusal(
+    function: PciAddress, queue: AdminQueue, methods: Sequence[EraseMethod]
+) -> str:
     """Return why a drive on the nvme driver serves no guest; '' if it may.
 
     It cannot be erased, or has given none of its VFs queues and interrupts.
     """
-    queue = survey.live_queue(function)
-    if queue is None:
-        return ""
     if pci_functions.vfs(function):
         lacks = survey.lacks_of_vfs(function, queue).values()
         return (
@@ -199,22 +201,21 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     if note.is_done:
         return 1.0
     if note.failure:
-        update_note(function, note, failure=())
-        raise OSError(*note.failure)
+        failure = note.failure
+        note.update(failure=())
+        raise OSError(*failure)
     try:
-        return _erase(function, note, methods)
+        return _erase(note, methods)
     except OSError as error:
         if worker.is_late():
             # The caller of a format that took hours is gone: the next call raises it.
             number, name = error.errno or errno.EIO, str(error.filename or "")
-            why = (number, str(error.strerror or error), name)
-            update_note(function, read_note(function, lease), failure=why)
+            note.update(failure=(number, str(error.strerror or error), name))
         raise
 
 
-def _erase(
-    function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
-) -> float:
+def _erase(note: EraseNote, methods: Sequence[EraseMethod]) -> float:
+    function = note.function
     # 1. Keep udev away, also from a function that was never marked.
     disks.mark(function)
     if pci_functions.vfs(function):
@@ -225,12 +226,11 @@ def _erase(
     if not _is_blank_vf(function):
         # 2. Bind the driver, if the function has another one; undone at the end.
         #    The commands reach the surveyed controller, or none.
-        with _on_driver(function, note), survey.wait_for_queue(function).opened() as q:
-            note = read_note(function, note.lease)
-            done = _erase_bound(function, q, note, methods)
+        with _on_driver(note), survey.wait_for_queue(function).opened() as queue:
+            done = _erase_bound(note, queue, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
-        update_note(function, note, is_done=True)
+        note.update(is_done=True)
         disks.unmark(function)
     return done
 
@@ -241,19 +241,15 @@ def _is_blank_vf(function: PciAddress) -> bool:
 
 
 @contextlib.contextmanager
-def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
-    if pci_functions.driver(function) != survey.DRIVER:
+def _on_driver(note: EraseNote) -> Iterator[None]:
+    function, driver = note.function, pci_functions.driver(note.function)
+    if driver != survey.DRIVER:
         pci_functions.check_unheld(pci_functions.group(function))
         # A killed worker may have left the function between two drivers: its note
         # alone has the binding to restore.
         if not note.is_rebound:
-            driver, override = (
-                pci_functions.driver(function),
-                pci_functions.override(function),
-            )
-            note = update_note(
-                function, note, driver=driver, override=override, is_rebound=True
-            )
+            override = pci_functions.override(function)
+            note.update(driver=driver, override=override, is_rebound=True)
         pci_functions.rebind(function, survey.DRIVER)
     try:
         yield
@@ -274,20 +270,17 @@ def _restore(function: PciAddress, driver: str, override: str) -> None:
 
 
 def _erase_bound(
-    function: PciAddress,
-    queue: AdminQueue,
-    note: EraseNote,
-    methods: Sequence[EraseMethod],
+    note: EraseNote, queue: AdminQueue, methods: Sequence[EraseMethod]
 ) -> float:
-    _check_drive(function, note.lease)
-    device = survey.survey(function, queue)
+    _check_drive(note.function, note.lease)
+    device = survey.survey(note.function, queue)
     method = choose(device, methods).method
     action = method.sanitize_action if method else None
     if device.is_blank and action is None:
         return 1.0
     if action is not None:
-        return _sanitize(function, queue, device, note, action)
-    _erase_namespaces(function, queue, device, note, _choose(device, methods))
+        return _sanitize(note, queue, device, action)
+    _erase_namespaces(note, queue, device, _choose(device, methods))
     return 1.0
 
 
@@ -300,14 +293,10 @@ def _choose(device: NvmeDevice, methods: Sequence[EraseMethod]) -> EraseMethod:
 
 
 def _erase_namespaces(
-    function: PciAddress,
-    queue: AdminQueue,
-    device: NvmeDevice,
-    note: EraseNote,
-    method: EraseMethod,
+    note: EraseNote, queue: AdminQueue, device: NvmeDevice, method: EraseMethod
 ) -> None:
-    with disks.held(function, queue, device) as fds:
-        claimed = zip(fds, device.namespaces, strict=True)
+    with disks.held(note.function, queue, device) as fds:
+        claimed = zip(fds.values(), device.namespaces, strict=True)
         for disk in [HeldDisk.of(*each) for each in claimed]:
             number = disk.namespace.number
             if number in note.erased:
@@ -322,19 +311,19 @@ def _erase_namespaces(
             disk.verify(method)
             disks.forget_partitions(disk.fd)
             # 3. Record that, so that no call repeats it.
-            note = update_note(function, note, erased=(*note.erased, number))
-        _show(function, note)
+            note.update(erased=(*note.erased, number))
+        _show(note)
 
 
-def _show(function: PciAddress, note: EraseNote) -> None:
+def _show(note: EraseNote) -> None:
     """Show the erased disks to udev, which looks at each one when its claim ends.
 
     udev watches for the end of a write (OPTIONS="watch" in udev(7)).
     """
     if not note.is_rebound:
         # The host may use the disks from then on: no later call may erase them.
-        update_note(function, note, is_done=True)
-        disks.unmark(function)
+        note.update(is_done=True)
+        disks.unmark(note.function)
 
 
 def _check_format(before: NvmeNamespace, after: NvmeNamespace) -> None:
@@ -346,79 +335,63 @@ def _check_format(before: NvmeNamespace, after: NvmeNamespace) -> None:
 
 
 def _sanitize(
-    function: PciAddress,
-    queue: AdminQueue,
-    device: NvmeDevice,
-    note: EraseNote,
-    action: SanitizeAction,
+    note: EraseNote, queue: AdminQueue, device: NvmeDevice, action: SanitizeAction
 ) -> float:
+    function = note.function
     status = queue.sanitize_status()
     if status.is_running:
         # After a reboot, or if the keeper was killed, the disks are free. While it has
         # them open, no other disks have their numbers.
-        kept = _disk_numbers(function, device)
+        numbers = tuple(each.number for each in device.namespaces)
+        found = disks.wait_for_disks(function, numbers).values()
+        kept = " ".join(each.device for each in found)
         if note.kept != kept or not disks.has_keeper(function):
             with disks.held(function, queue, device) as fds:
-                _keep(function, device, note, fds)
+                _keep(note, fds)
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with disks.held(function, queue, device) as fds:
             # The host may have written between the end of the operation and the claims.
             status = queue.sanitize_status()
             if status.is_completed and status.is_erased:
-                for fd in fds:
+                for fd in fds.values():
                     disks.forget_partitions(fd)
-                _show(function, note)
+                _show(note)
                 return 1.0
     if note.sanitizes:
         disks.end_keeper(function)
-        update_note(function, note, sanitizes=False)
+        note.update(sanitizes=False)
         state = "an unknown state" if status.state is None else status.state.name
         text = f"the sanitize operation ended as {state}, and the drive has data"
         raise OSError(errno.EIO, text, "sanitize status")
     with disks.held(function, queue, device) as fds:
         queue.sanitize(action)
-        note = update_note(function, note, sanitizes=True)
-        _keep(function, device, note, fds)
+        note.update(sanitizes=True)
+        _keep(note, fds)
     return 0.0
 
 
-def _keep(
-    function: PciAddress, device: NvmeDevice, note: EraseNote, fds: Sequence[int]
-) -> None:
+def _keep(note: EraseNote, fds: Mapping[str, int]) -> None:
     """Keep disks claimed behind this call, if the function stays on its driver."""
     if fds and not note.is_rebound:
-        update_note(function, note, kept=_disk_numbers(function, device))
+        note.update(kept=" ".join(fds))
         # Without memory for a process, the next call claims the disks again.
         with contextlib.suppress(OSError):
-            disks.start_keeper(function, note.lease, fds)
-
-
-def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:
-    numbers = tuple(each.number for each in device.namespaces)
-    found = disks.wait_for_disks(function, numbers)
-    return " ".join(found[number].device for number in numbers)
+            disks.start_keeper(note.function, note.lease, fds.values())
 
 
 def read_note(function: PciAddress, lease: str) -> EraseNote:
     """Return the note of a lease; a new one if there is none."""
     # With a damaged note the erasure begins again.
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-        with open(_note(function).path, encoding="utf-8") as file:
+        with open(_file(function).path, encoding="utf-8") as file:
             found = json.load(file)
         lists = {name: tuple(found[name]) for name in ("erased", "failure")}
-        note = EraseNote(**{**found, **lists})
+        note = EraseNote(function, **{**found, **lists})
         if note.lease == lease:
             return note
-    return EraseNote(lease)
+    return EraseNote(function, lease)
 
 
-def update_note(function: PciAddress, note: EraseNote, **values: Any) -> EraseNote:
-    """Replace the note of a function by one with other values; return it."""
-    note = dataclasses.replace(note, **values)
-    _note(function).replace(json.dumps(dataclasses.asdict(note)))
-    return note
-
-
-def _note(function: PciAddress) -> StateFile:
+def _file(function: PciAddress) -> StateFile:
     return StateFile(f"{LOCKS}/nvme/{function}")

@@ -13,7 +13,7 @@ from os_acc.objects.nvme import CLASS
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import HealthReading, StepTarget, pci_functions
-from os_acc.privsep.nvme import context, disks, erasing
+from os_acc.privsep.nvme import context, disks, erasing, survey
 
 
 @context.step
@@ -66,10 +66,11 @@ def health(target: StepTarget, methods: tuple[str, ...]) -> HealthReading:
     """
     chosen = _parse(methods)
     for function in _nvme_functions(target):
-        found = erasing.health(function)
-        if found is not None:
+        queue = survey.live_queue(function)
+        if queue is not None:
+            found = queue.health()
             fault = f"is out of order: {found.fault}" if found.fault else ""
-            return fault or erasing.refusal(function, chosen), found.readings
+            return fault or erasing.refusal(function, queue, chosen), found.readings
     raise OSError(errno.ENODEV, "it has no live controller on the host", "nvme")
 
 

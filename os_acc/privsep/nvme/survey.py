@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,7 +19,6 @@ DRIVER = "nvme"
 #: Seconds that the driver may take to bring up a controller and its disks.
 READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
-_CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
 
 _T = TypeVar("_T")
 
@@ -108,7 +106,7 @@ def lacks_of_vfs(physical: PciAddress, queue: AdminQueue) -> dict[PciAddress, st
     """
     if not any(each.total for each in queue.flexible_resources()):
         return {}
-    vfs = vfs_of(physical)
+    vfs = pci_functions.numbered_vfs(physical)
     found = (each for each in queue.secondaries() if each.vf_number in vfs)
     return {vfs[each.vf_number]: each.lack for each in found}
 
@@ -119,13 +117,11 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     :param manager: the admin queue of its PF.
     :returns: None: the PF does not list them, or not the VF itself.
     """
-    physical, controller = (
-        pci_functions.physical_function(function),
-        manager.controller(),
-    )
+    controller = manager.controller()
+    physical = pci_functions.physical_function(function)
     if physical is None or not controller.manages or not controller.virtualizes:
         return None
-    vfs = vfs_of(physical)
+    vfs = pci_functions.numbered_vfs(physical)
     own = {
         each.number
         for each in manager.secondaries()
@@ -136,28 +132,10 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     return tuple(nsid for nsid in manager.allocated() if manager.attached(nsid) & own)
 
 
-def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
-    """Return the VFs of a PF by their numbers, from 1, as the PF counts."""
-    directory = pci_functions.directory(physical)
-    return {
-        int(name.removeprefix("virtfn")) + 1: PciAddress.parse(
-            os.path.basename(os.readlink(os.path.join(directory, name)))
-        )
-        for name in os.listdir(directory)
-        if name.startswith("virtfn")
-    }
-
-
 def controller_directory(function: PciAddress) -> str | None:
-    """Return the directory of the only controller of a function, or None."""
-    if pci_functions.driver(function) != DRIVER:
-        return None
-    directory = os.path.join(pci_functions.directory(function), "nvme")
-    try:
-        names = [name for name in os.listdir(directory) if _CONTROLLER.fullmatch(name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return os.path.join(directory, names[0]) if len(names) == 1 else None
+    """Return the directory of the only controller of a function on its driver."""
+    is_on_driver = pci_functions.driver(function) == DRIVER
+    return pci_functions.controller(function) if is_on_driver else None
 
 
 def read(place: str, attribute: str) -> str:

@@ -61,7 +61,7 @@ def share_among(address: PciAddress, queue: AdminQueue, count: int) -> None:
     if not any(shares):
         # Its VFs have resources of their own.
         return
-    vfs = survey.vfs_of(address)
+    vfs = pci_functions.numbered_vfs(address)
     if not vfs:
         _take_from_primary(address, queue, resources, shares, count)
     for each in queue.secondaries():

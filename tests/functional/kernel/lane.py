@@ -70,7 +70,7 @@ PORT_FPGA_NODE1 = "0000:80:02.0"
 PORT_DRIVE = "0000:00:16.0"
 PORT_VF_DRIVE = "0000:00:17.0"
 PORT_PAIR = "0000:00:19.0"
-#: Only in the machine of a kernel that :attr:`.kernels.Kernel.has_nic`.
+#: Only with a kernel that :attr:`.kernels.Kernel.has_nic`.
 PORT_NIC = "0000:00:15.0"
 #: The ISA bridge, the SATA controller and the SMBus controller of q35: one group.
 CHIPSET = ("0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3")
@@ -356,10 +356,9 @@ def boot_once(kernel: Kernel, job: Job) -> Attempt:
 
 
 def open_to_users(environment: Path) -> None:
-    """Let every user reach an environment inside the checkout.
+    """Let every user reach an environment inside the checkout, which tox keeps closed.
 
-    tox keeps its directory to its own user; ordinary users of the machine run programs
-    of the environment.
+    Ordinary users of the machine run its programs.
     """
     for folder in environment.parents:
         if folder.is_relative_to(CHECKOUT):
@@ -370,8 +369,8 @@ def boot(kernel: Kernel, job: Job) -> Attempt:
     """Boot the machine, and a second time if it did not boot or has stopped."""
     open_to_users(Path(sys.prefix))
     # The machine sees the host's files read-only, and emulation compiles slowly.
-    for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests"):
-        compileall.compile_dir(folder, quiet=2, workers=0)
+    for folder in ("os_acc", "tests"):
+        compileall.compile_dir(CHECKOUT / folder, quiet=2, workers=0)
     compileall.compile_dir(PACKAGES, quiet=2, workers=0, rx=NOT_IMPORTED)
     attempt = boot_once(kernel, job)
     if not attempt.began or attempt.stopped:

@@ -111,7 +111,7 @@ def limit_of(call: Callable[[privsep.Step[Any]], object]) -> int:
         # Behind the epoch of the lease, or behind the function of a health step.
         found = arguments.index(LEASE.epoch) + 1 if LEASE.epoch in arguments else 1
         limits.append(arguments[found])
-        return OK
+        return CallResult(Outcome.OK, observed="null")
 
     call(dataclasses.replace(vendor_steps.process, context=privsep.base, entry=entry))
     (limit,) = limits
@@ -259,7 +259,7 @@ def test_a_pf_that_refuses_is_named(here, answer, deadline):
         check=has(reason=exception.StepReason.REFUSED),
         match="ERANGE",
     ):
-        here.set_num_vfs(PF, 9, 1, deadline)
+        here.change(PF, 1, deadline, sriov.set_num_vfs, 9)
 
 
 # -- holders -----------------------------------------------------------------

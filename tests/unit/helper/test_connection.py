@@ -8,7 +8,6 @@ import _thread
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 
@@ -291,7 +290,6 @@ def test_a_start_that_fails_in_an_unforeseen_way_ends_at_once(monkeypatch):
     monkeypatch.setattr(privsep.inspect, "client_mode", True)
     monkeypatch.setattr(privsep.inspect, "channel", None)
     monkeypatch.setattr(privsep.inspect, "connect", connect)
-    monkeypatch.setattr(sys, "unraisablehook", lambda _unraisable: None)
     start = connection.Connection(privsep.inspect, PATIENCE).start()
     with pytest.raises(exception.HelperUnavailable, match="unforeseen"):
         start.wait(time.monotonic() + PATIENCE)

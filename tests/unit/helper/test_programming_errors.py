@@ -254,13 +254,13 @@ def test_a_later_operation_comes_first(host: FpgaHost, hands: Helper):
 
 
 def test_ports_are_released_and_come_back(host: FpgaHost, hands: Helper):
-    hands.set_ports(card(host), 2, 1, soon())
+    hands.change(card(host), 1, soon(), fpga.set_ports, 2)
     assert host.card(PORTED).ports == ()
-    hands.set_ports(card(host), 0, 2, soon())
+    hands.change(card(host), 2, soon(), fpga.set_ports, 0)
     assert len(host.card(PORTED).ports) == 2
 
 
 def test_who_keeps_a_port_is_named(host: FpgaHost, hands: Helper):
     host.kernel.open_node("dfl-port.2", 77, "fpgadiag")
     with pytest.raises(exception.DeviceInUse, match="fpgadiag"):
-        hands.set_ports(card(host), 2, 1, soon())
+        hands.change(card(host), 1, soon(), fpga.set_ports, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,26 +18,8 @@ from tests.unit.privsep.nvme_drives import DATA, OTHER_VF, PF, VF
 class Untouchable(kernel.Kernel):
     """A kernel that fails the test on every access."""
 
-    def path(self, *parts: str) -> str:
-        raise AssertionError(f"{parts} reached the kernel")
-
-    def write(self, path: str, text: str) -> None:
-        raise AssertionError(f"{path} was written")
-
-    def read(self, path: str) -> str:
-        raise AssertionError(f"{path} was read")
-
-    def open_exclusive(self, path: str, device: str) -> int:
-        raise AssertionError(f"{path} was opened")
-
-    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
-        raise AssertionError(f"{request} was asked for")
-
-    def probe_vfio_group(self, group: int) -> int:
-        raise AssertionError(f"group {group} was opened")
-
-    def probe_vfio_device(self, name: str) -> int:
-        raise AssertionError(f"{name} was opened")
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"a call of {name}() reached the kernel")
 
 
 @pytest.fixture(scope="module")

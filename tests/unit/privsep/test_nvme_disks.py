@@ -189,8 +189,7 @@ def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
 def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
     # It has those of before a hot unplug.
     disks.start_keeper(DRIVE, LEASE, ())
-    note = erasing.read_note(DRIVE, LEASE)
-    erasing.update_note(DRIVE, note, kept="259:98 259:99")
+    erasing.read_note(DRIVE, LEASE).update(kept="259:98 259:99")
     survey.wait_for_queue(DRIVE).sanitize(SanitizeAction.BLOCK_ERASE)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]

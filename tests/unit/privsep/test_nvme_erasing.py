@@ -221,12 +221,11 @@ def test_a_format_that_reaches_all_namespaces_erases_a_drive_that_is_alone(
 
 def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
-        healthy = erasing.health(DRIVE)
-        assert healthy is not None
-        assert healthy.fault == ""
+        queue = survey.live_queue(DRIVE)
+        assert queue is not None
+        assert queue.health().fault == ""
         kernel.wear_out(DRIVE, 0b1000, media_errors=9)
-        worn = erasing.health(DRIVE)
-        assert worn is not None
+        worn = queue.health()
         assert (worn.fault, worn.media_errors) == ("its media are read-only", 9)
 
 

@@ -180,7 +180,7 @@ def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path: Path) -> None:
 def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(
     host: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_args: object) -> None:
+    def refused(*_args: object, **_options: object) -> None:
         raise exception.HelperUnavailable("sudo: a password is required")
 
     with monkeypatch.context() as patch:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep.nvme import steps
@@ -63,12 +62,6 @@ def test_a_caller_that_knows_the_lease_takes_no_drive_from_its_guest(
     host.kernel.hold(DRIVE)
     before = host.kernel.writes()
     with pytest.raises(exception.DeviceInUse, match=QEMU):
-        vendor_steps.run(
-            Helper(60.0),
-            step,
-            (("format",),),
-            lease(host),
-            time.monotonic() + 60,
-        )
+        Helper(60.0).run_step(step, lease(host), (("format",),), time.monotonic() + 60)
     assert host.kernel.writes() == before
     assert host.drivers(DRIVE) == ["vfio-pci"]
