@@ -7,23 +7,17 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from os_acc.objects.lease import Lease
 from os_acc.store import errors, records, regions, schema
 from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
-class Rebuilt(NamedTuple):
-    """The image of a new store, and the numbers of recovered and unreadable leases."""
-
-    image: bytes
-    recovered: int
-    unreadable: int
-
-
-def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
+def rebuild(image: bytes, path: str, *, is_new: bool = False) -> tuple[bytes, int, int]:
     """Return a new store with all that can be read of a damaged one.
+
+    The result is the new image, and the numbers of recovered and unreadable leases.
 
     :param image: the damaged store; b"": nothing is left of it.
     :param path: its file, for messages.
@@ -38,7 +32,7 @@ def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
             with schema.opened(image, path) as old:
                 counts = _copy(old, new)
         new.execute("COMMIT")
-        return Rebuilt(new.serialize(), *counts)
+        return new.serialize(), *counts
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
@@ -115,7 +109,7 @@ def _are_regions_complete(connection: sqlite3.Connection) -> bool:
     """Return whether all records of regions are present and intact."""
     with _damage_ignored():
         (verdict,) = connection.execute("PRAGMA integrity_check(regions)").fetchone()
-        return verdict == "ok" and regions.are_intact(connection)
+        return verdict == "ok" and not REGIONS.rows(connection)[1]
     return False
 
 

@@ -143,23 +143,22 @@ class Database:
                 " offered",
                 self.path,
             )
-        image = damage.rebuild(b"", self.path, is_new=not lost).image
+        image, *_ = damage.rebuild(b"", self.path, is_new=not lost)
         self._write(image)
         return image
 
     def _replace(self, image: bytes, why: str) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
-        rebuilt = damage.rebuild(image, self.path)
+        fresh, recovered, unreadable = damage.rebuild(image, self.path)
         try:
             aside = self._set_aside()
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
-        self._write(rebuilt.image)
+        self._write(fresh)
         self.identity = None
         replaced = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
-            f" {rebuilt.recovered} leases were recovered,"
-            f" {rebuilt.unreadable} could not be read",
+            f" {recovered} leases were recovered, {unreadable} could not be read",
             path=aside,
         )
         LOG.error("%s", replaced)
