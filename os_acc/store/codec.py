@@ -63,13 +63,20 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
     if NoneType in parts:
         (part,) = (each for each in parts if each is not NoneType)
         read = _reader(part)
-        return read and functools.partial(_read_optional, read)
+        return read and (lambda value: None if value is None else read(value))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        readers = tuple((name, _reader(hints[name])) for name in _names(kind))
-        return functools.partial(_read_fields, kind, readers)
+        readers = [(name, _reader(hints[name])) for name in _names(kind)]
+
+        def read_fields(value: Any) -> Any:
+            fields = {}
+            for name, read in readers:
+                fields[name] = value[name] if read is None else read(value[name])
+            return kind(**fields)
+
+        return read_fields
     return None
 
 
@@ -79,19 +86,3 @@ def _read_tuple(parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         return tuple(value if read is None else map(read, value))
     pairs = zip(parts, value, strict=True)
     return tuple([decode(part, each) for part, each in pairs])
-
-
-def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None else read(value)
-
-
-def _read_fields(
-    kind: Callable[..., Any],
-    readers: tuple[tuple[str, Callable[[Any], Any] | None], ...],
-    value: Any,
-) -> Any:
-    fields = {
-        name: value[name] if read is None else read(value[name])
-        for name, read in readers
-    }
-    return kind(**fields)
