@@ -143,7 +143,7 @@ class ProviderNames:
         record, that provider gets the other card's key, so that the two are not
         confused again.
         """
-        return MappingProxyType(self._left | self._given)
+        return self._left | self._given
 
     def give(
         self, of: _Kind, identity: PciIdentity, address: PciAddress

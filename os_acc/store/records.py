@@ -14,7 +14,6 @@ import functools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from oslo_log import log
@@ -230,7 +229,7 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress,
     :returns: lease uuids by address.
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
-    return MappingProxyType(dict(_parsed(rows)))
+    return dict(_parsed(rows))
 
 
 def replace_helper_claims(

@@ -19,7 +19,6 @@ import dataclasses
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeVar
 
 from os_acc.objects.accelerator_request import AcceleratorRequest
@@ -115,26 +114,23 @@ def recorded_state(
     :param kind: the type of the result; ``more`` has its further fields.
     """
     meta = schema.read_meta(connection)
-    origins = PROVIDER_ORIGINS.read(connection)
-    totals = MDEV_TOTALS.read(connection)
     return kind(
         leases=leases,
         damaged_claims=records.damaged_claims(connection),
         unverified_regions=regions.read(connection),
-        provider_origins=MappingProxyType(
-            {
-                provider: ProviderOrigin(PciAddress.parse(address), key)
-                for provider, address, key in origins
-            }
-        ),
-        provider_classes=MappingProxyType(dict(PROVIDERS.read(connection))),
-        provider_plugins=MappingProxyType(dict(PROVIDER_PLUGINS.read(connection))),
+        provider_origins={
+            provider: ProviderOrigin(PciAddress.parse(address), key)
+            for provider, address, key in PROVIDER_ORIGINS.read(connection)
+        },
+        provider_classes=dict(PROVIDERS.read(connection)),
+        provider_plugins=dict(PROVIDER_PLUGINS.read(connection)),
         store=meta.store,
         helper_claims=records.read_helper_claims(connection),
         epoch=meta.epoch,
-        mdev_totals=MappingProxyType(
-            {MdevType(parent, name): total for parent, name, total in totals}
-        ),
+        mdev_totals={
+            MdevType(parent, name): total
+            for parent, name, total in MDEV_TOTALS.read(connection)
+        },
         **more,
     )
 
@@ -153,7 +149,7 @@ def read_published_names(connection: sqlite3.Connection) -> PublishedNames:
         for kind, text, at in CREATED_NAMES.read(connection)
         if kind in _KINDS
     }
-    return PublishedNames.of_mapping(
+    return PublishedNames(
         {each: frozenset(names) for each, names in assigned.items()},
         frozenset(created),
         {name: at for name, at in created.items() if at},

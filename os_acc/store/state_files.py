@@ -18,7 +18,6 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from os_acc.exception import InvalidInput, OsAccError
@@ -249,11 +248,9 @@ class HealthRecord:
     :ivar readings: the readings of each function, by name.
     """
 
-    faults: Mapping[PciAddress, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    faults: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
     readings: Mapping[PciAddress, Mapping[str, int]] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
+        default_factory=dict
     )
 
 
@@ -300,10 +297,7 @@ def _health(found: Any, root: str) -> HealthRecord:
         PciAddress.parse(at): {str(name): int(value) for name, value in each.items()}
         for at, each in found["readings"].items()
     }
-    return HealthRecord(
-        MappingProxyType(faults),
-        MappingProxyType({at: MappingProxyType(each) for at, each in readings.items()}),
-    )
+    return HealthRecord(faults, readings)
 
 
 # -- unforeseen errors of a service's threads ----------------------------------------

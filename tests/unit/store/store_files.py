@@ -91,9 +91,7 @@ def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     )
     name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
     store.change_published_names(
-        PublishedNames.of_mapping(
-            {"provider": frozenset({name})}, frozenset({name}), {name: 5}
-        )
+        PublishedNames({"provider": frozenset({name})}, frozenset({name}), {name: 5})
     )
     store.record_helper_claims(
         {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.recorded_state().store
