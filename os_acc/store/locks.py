@@ -41,17 +41,12 @@ CACHE_LOCK = "4-bitstreams"
 
 _CONSUMER = "1-consumer-"
 _BITSTREAM = "3-bitstream-"
-_NAME = re.compile(r"[0-9]-[0-9a-z.:-]{1,100}", re.ASCII)
+_NAME = re.compile(r"[0-9]-[0-9a-z.:-]{0,99}[0-9a-z]", re.ASCII)
 
 
 def consumer_lock(uuid: str) -> str:
-    """Return the lock of an instance or migration; acquired before all others.
-
-    :raises InvalidInput: the uuid is not valid in the name of a lock file.
-    """
-    if not uuid:
-        raise exception.InvalidInput("a consumer's lock needs the consumer's uuid")
-    return _checked(f"{_CONSUMER}{uuid}")
+    """Return the lock of an instance or migration; acquired before all others."""
+    return f"{_CONSUMER}{uuid}"
 
 
 def device_lock(address: PciAddress) -> str:
@@ -85,6 +80,7 @@ class Locks:
         """Hold every named lock, or none of them.
 
         :param deadline: on the clock of :func:`time.monotonic`, in seconds.
+        :raises InvalidInput: one of them is not the name of a lock.
         :raises LockTimeout: one of them was not free before the deadline.
         :raises StateUnavailable: the lock files cannot be used.
         """
@@ -100,7 +96,7 @@ class Locks:
     def try_hold(self, names: Iterable[str]) -> Iterator[bool]:
         """Hold every named lock if all are free now; yield whether they are held.
 
-        :raises StateUnavailable: the lock files cannot be used.
+        :raises InvalidInput, StateUnavailable: see :meth:`hold`.
         """
         with contextlib.ExitStack() as held:
             now = time.monotonic()
@@ -109,19 +105,16 @@ class Locks:
             )
 
     def _paths(self, names: Iterable[str]) -> list[str]:
-        wanted = sorted({*map(_checked, names)})
+        wanted = sorted({*names})
+        for name in wanted:
+            if not _NAME.fullmatch(name):
+                raise exception.InvalidInput(f"{name!r} is not the name of a lock")
         try:
             if not os.path.isdir(self._directory):
                 os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
             raise errors.from_os_error(error, self._directory) from error
         return [os.path.join(self._directory, name) for name in wanted]
-
-
-def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise exception.InvalidInput(f"{name!r} is not the name of a lock")
-    return name
 
 
 @dataclasses.dataclass(slots=True)
@@ -170,7 +163,7 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
     with process.guard:
         queue = process.queues.setdefault(path, _Queue())
         queue.users += 1
-    patience = min(_left(deadline), threading.TIMEOUT_MAX)
+    patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
     try:
         is_mine = queue.lock.acquire(timeout=patience)
         fd = _acquire(process, path, deadline) if is_mine else None
@@ -209,7 +202,7 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
                     continue
             except OSError as error:
                 raise errors.from_os_error(error, path) from error
-        if not (left := _left(deadline)):
+        if (left := deadline - time.monotonic()) <= 0:
             return None
         time.sleep(min(pause, left))
         pause = min(2 * pause, POLL_INTERVAL)
@@ -235,7 +228,3 @@ def _is_named(fd: int, path: str) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
