@@ -83,12 +83,12 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(
-        self, *, thorough: bool = False, deadline: float = math.inf
+        self, deadline: float = math.inf, *, thorough: bool = False
     ) -> Iterator[sqlite3.Connection]:
         """Run one exclusive transaction; commit unless an exception is raised.
 
-        :param thorough: check every page and every row first.
         :param deadline: deadline of the enclosing operation.
+        :param thorough: check every page and every row first.
         :raises StateUnavailable: BUSY: the store stayed locked longer than the
             timeout. FULL: no space is left. TOO_NEW: a newer os_acc created the
             store. Otherwise the directory or file cannot be used.

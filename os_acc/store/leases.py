@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import math
@@ -98,7 +97,7 @@ class Store:
 
     def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
         """Return all leases, or those of one consumer, in order of creation."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             where = () if consumer is None else ("consumer = ?", consumer)
             return self._load(connection, *where)
 
@@ -106,13 +105,13 @@ class Store:
         self, consumer: str
     ) -> tuple[tuple[Lease, ...], RecordedState | None]:
         """Return the leases of a consumer; all records only if it has none."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             leases = self._load(connection, "consumer = ?", consumer)
             return leases, None if leases else self._all(connection)
 
     def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             for _, uuid in CLAIMS.read(connection, "address = ?", str(address)):
                 return next(iter(self._load(connection, "uuid = ?", uuid)), None)
             return None
@@ -125,7 +124,7 @@ class Store:
         :raises AlreadyLeased: a function, or a lease's uuid, is taken.
         :raises StoreReplaced: the store is no longer the one seen.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             self._check_identity(seen)
             now = self._now()
             dated = [
@@ -152,7 +151,7 @@ class Store:
         :raises StaleLease: one of them was changed since it was read.
         :raises AlreadyLeased: a function that one of them now needs is taken.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             read = tuple(leases)
             current = [records.current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read, accepted=accepted)
@@ -186,7 +185,7 @@ class Store:
         :raises NotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed since it was read.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             gone = tuple(leases)
             for lease in gone:
                 records.delete(connection, records.current(connection, lease))
@@ -213,7 +212,7 @@ class Store:
         :raises NotFound: the old consumer has none.
         :raises Conflict: the new consumer already has active leases.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             there = self._load(connection, "consumer = ?", new_consumer)
             if old_consumer == new_consumer or any(
                 lease.is_of_request for lease in there
@@ -244,12 +243,12 @@ class Store:
 
         :param accepted: epochs that the helper accepts, after it rejected one.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return records.next_epoch(connection, self._now(), accepted)
 
     def providers(self) -> dict[str, str]:
         """Return every provider ever offered: uuid to resource class."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return dict(PROVIDERS.read(connection))
 
     def record_providers(
@@ -265,20 +264,20 @@ class Store:
         :param plugins: names of the plugins that offer the providers.
         :param mdev_totals: the units of types of mediated devices, by type.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             PROVIDERS.put(connection, resource_classes.items())
             snapshot.record_providers(connection, origins, plugins, mdev_totals)
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return snapshot.read_published_names(connection)
 
     def change_published_names(
         self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
         """Record names as published, and others as no longer published."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             snapshot.change_published_names(connection, added, removed)
 
     def mark_region_unverified(
@@ -290,7 +289,7 @@ class Store:
 
         :returns: the previous record, to pass to :meth:`restore_region`.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             before, image, _ = regions.before_change(connection, key)
             regions.put(connection, key, image_id, RegionState.UNVERIFIED, image)
             return before
@@ -303,7 +302,7 @@ class Store:
         :param image: the image with which it was programmed; None: the recorded one
             stays.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             _, recorded, _ = regions.before_change(connection, key)
             text = regions.text_of(image) if image else recorded
             regions.put(connection, key, contents, RegionState.VERIFIED, text)
@@ -315,7 +314,7 @@ class Store:
 
         An unverified region stays unverified.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             before, image, are_lost = regions.before_change(connection, key)
             is_unverified = before and before.state == RegionState.UNVERIFIED
             if not is_unverified and (before or not are_lost):
@@ -323,7 +322,7 @@ class Store:
 
     def restore_region(self, key: str, before: regions.RegionRow | None) -> None:
         """Restore the record of a region whose programming never began."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             regions.before_change(connection, key)
             if before is None:
                 regions.delete(connection, key)
@@ -335,7 +334,7 @@ class Store:
 
         :raises NotFound: one of the given requests does not exist.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             leases = self._load(connection)
             found = records.with_leases(
                 (
@@ -350,7 +349,7 @@ class Store:
 
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             records.put_requests(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
@@ -359,7 +358,7 @@ class Store:
         :raises NotFound: one of them no longer exists.
         """
         wanted = tuple(changed)
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             recorded = {each.uuid for each in records.select_requests(connection)}
             if not recorded.issuperset(each.uuid for each in wanted):
                 raise exception.NotFound(
@@ -370,17 +369,17 @@ class Store:
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             records.delete_requests(connection, uuids)
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """Return the newest events, in chronological order."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return journal.newest(connection, limit)
 
     def recorded_state(self) -> RecordedState:
         """Return all leases, and all else that must not be offered."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return self._all(connection)
 
     def _all(self, connection: sqlite3.Connection) -> RecordedState:
@@ -391,7 +390,7 @@ class Store:
         self, claimed: Mapping[DeviceAddress, str], seen: str
     ) -> None:
         """Record functions and slots that the helper claims for leases missing here."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             self._check_identity(seen)
             records.replace_helper_claims(connection, claimed)
 
@@ -404,7 +403,7 @@ class Store:
 
         :raises NotFound: no damaged record claims it.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             healthy = self._load(connection)
             if not records.delete_damaged(connection, address):
                 raise exception.NotFound(
@@ -417,13 +416,8 @@ class Store:
                 connection, self._now(), Operation.FORGET, address=str(address)
             )
 
-    def _transaction(
-        self, *, thorough: bool = False
-    ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._database.transaction(thorough=thorough, deadline=self._deadline)
-
     def _check(self) -> None:
-        with self._transaction(thorough=True) as connection:
+        with self._database.transaction(self._deadline, thorough=True) as connection:
             # An event with too high a number makes all others too old to be kept.
             for table in (EVENTS, REQUESTS):
                 table.delete_damaged(connection)
