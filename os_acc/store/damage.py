@@ -49,7 +49,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     for values in _scan(old, "leases", LEASES.listed):
         row = records.LeaseRow(*values)
         try:
-            lease = records.lease_of(row)
+            lease = records.lease_of(*row[1:])
         except schema.Damaged as error:
             unreadable += 1
             new.execute(
@@ -60,7 +60,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         if lease.uuid not in recovered:
             recovered.add(lease.uuid)
             last = max(last, lease.epoch)
-            records.put(new, lease, str(row.payload))
+            LEASES.put(new, [row[1:-1]])
             records.restore_claims(new, lease)
     lost = [
         (address, lease)
@@ -89,7 +89,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
     ).fetchall():
         row = records.LeaseRow(*values)
         try:
-            lease = records.lease_of(row)
+            lease = records.lease_of(*row[1:])
         except schema.Damaged:
             continue
         claims = CLAIMS.read(connection, "lease = ?", lease.uuid)

@@ -28,7 +28,7 @@ from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, records, regions, snapshot
 from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
-from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
+from os_acc.store.errors import StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
 from os_acc.store.regions import RegionState
 from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
@@ -133,10 +133,7 @@ class Store:
             ]
             fresh = self._stamped(connection, dated)
             for lease in fresh:
-                if records.select(connection, "uuid = ?", lease.uuid):
-                    raise AlreadyLeased(f"lease {lease.uuid} exists already")
-                records.claim(connection, lease)
-                records.put(connection, lease)
+                records.add(connection, lease)
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
@@ -155,14 +152,15 @@ class Store:
             read = tuple(leases)
             current = [records.current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read, accepted=accepted)
-            for row in current:
-                records.release_claims(connection, row)
+            for lease in fresh:
+                records.release_claims(connection, lease)
             for row, lease in zip(current, fresh, strict=True):
+                recorded = records.lease_of(*row[1:])
                 records.claim(connection, lease)
-                records.put(connection, lease, str(row.payload))
+                records.change(connection, lease)
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
-                before = dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                before = dataclasses.replace(recorded, epoch=lease.epoch)
                 if before.erasure and lease.erasure:
                     before = before.with_erased(lease.erased)
                 if before != lease:
@@ -188,14 +186,14 @@ class Store:
         with self._database.transaction(self._deadline) as connection:
             gone = tuple(leases)
             for lease in gone:
-                records.delete(connection, records.current(connection, lease))
+                records.current(connection, lease)
+                records.delete(connection, lease)
                 if not to_erase:
                     self._record(connection, Operation.DELETE, lease)
             over = [each.over(uuidutils.generate_uuid()) for each in gone if to_erase]
             fresh = self._stamped(connection, over) if over else ()
             for lease in fresh:
-                records.claim(connection, lease)
-                records.put(connection, lease)
+                records.add(connection, lease)
                 self._record(connection, Operation.ERASE, lease)
             records.unbind_requests(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
@@ -230,8 +228,7 @@ class Store:
                 )
             fresh = self._stamped(connection, before, consumer=new_consumer)
             for lease in fresh:
-                (row,) = records.select(connection, "uuid = ?", lease.uuid)
-                records.put(connection, lease, str(row.payload))
+                records.change(connection, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             records.change_instance(
                 connection, [lease.request_uuid for lease in fresh], new_consumer

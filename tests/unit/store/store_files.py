@@ -48,7 +48,7 @@ def unlearn(older: pytest.MonkeyPatch, state: LeaseState) -> None:
 
     older.setattr(codec, "decode", read)
     # The older version is another process.
-    records._lease.cache_clear()
+    records.lease_of.cache_clear()
 
 
 def file_in(state_path: str) -> pathlib.Path:
