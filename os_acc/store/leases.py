@@ -219,14 +219,17 @@ class Store:
                     f"consumer {new_consumer} already holds accelerators",
                     reason=exception.ConflictReason.CONSUMER,
                 )
-            before = self._load(connection, "consumer = ?", old_consumer)
-            before = tuple(each for each in before if not each.erasure)
-            if not before:
+            moved = [
+                dataclasses.replace(each, consumer=new_consumer)
+                for each in self._load(connection, "consumer = ?", old_consumer)
+                if not each.erasure
+            ]
+            if not moved:
                 raise exception.NotFound(
                     f"consumer {old_consumer} holds no accelerators",
                     kind=exception.ObjectKind.LEASE,
                 )
-            fresh = self._stamped(connection, before, consumer=new_consumer)
+            fresh = self._stamped(connection, moved)
             for lease in fresh:
                 records.change(connection, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
@@ -333,14 +336,9 @@ class Store:
         """
         with self._database.transaction(self._deadline) as connection:
             leases = self._load(connection)
-            found = records.with_leases(
-                (
-                    each
-                    for each in records.select_requests(connection)
-                    if not uuids or each.uuid in uuids
-                ),
-                leases,
-            )
+            made = records.select_requests(connection)
+            wanted = [each for each in made if not uuids or each.uuid in uuids]
+            found = records.with_leases(wanted, leases)
         check_found(set(uuids), found, leases)
         return found
 
@@ -454,19 +452,16 @@ class Store:
         self,
         connection: sqlite3.Connection,
         leases: Iterable[Lease],
-        consumer: str | None = None,
         accepted: AcceptedEpochs | None = None,
     ) -> tuple[Lease, ...]:
         epoch = records.next_epoch(connection, self._now(), accepted)
-
-        def stamped(lease: Lease) -> Lease:
+        fresh = []
+        for lease in leases:
             # The epoch of a lease may be ahead of the counter, and calls that carry it
             # may be queued. The epoch only falls if the helper would reject those too.
             own = epoch if accepted else min(max(epoch, lease.epoch + 1), LIMIT)
-            whose = consumer or lease.consumer
-            return dataclasses.replace(lease, epoch=own, consumer=whose)
-
-        return tuple(map(stamped, leases))
+            fresh.append(dataclasses.replace(lease, epoch=own))
+        return tuple(fresh)
 
     def _record(
         self,
