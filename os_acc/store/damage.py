@@ -11,6 +11,7 @@ from typing import Any
 
 from os_acc.objects.lease import Lease
 from os_acc.store import errors, records, regions, schema
+from os_acc.store.regions import RegionRow, RegionState
 from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
@@ -71,8 +72,15 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     CLAIMS.put(new, lost, keep=True)
     for table in COPIED:
         table.put(new, _intact(old, table), keep=True)
-    rows = [regions.RegionRow(*row) for row in _intact(old, REGIONS)]
-    regions.copy(new, rows, complete=_are_regions_complete(old))
+    if are_complete := _are_regions_complete(old):
+        new.execute("DELETE FROM regions")
+    for values in _intact(old, REGIONS):
+        region = RegionRow(*values)
+        # A later record, now lost, may have made a verified region unverified.
+        if are_complete or region.state == RegionState.UNVERIFIED:
+            regions.put(new, *region)
+        elif region.image:
+            regions.put(new, region.key, "", RegionState.UNVERIFIED, region.image)
     schema.set_epoch(new, last)
     return len(recovered), unreadable
 

@@ -25,13 +25,12 @@ from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.provider_names import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
-from os_acc.store import journal, records, regions, snapshot
+from os_acc.store import journal, records, regions, schema, snapshot
 from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
 from os_acc.store.errors import StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
 from os_acc.store.regions import RegionState
-from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 
 LOG = log.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class Store:
     def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
         with self._database.transaction(self._deadline) as connection:
-            for _, uuid in CLAIMS.read(connection, "address = ?", str(address)):
+            for _, uuid in schema.CLAIMS.read(connection, "address = ?", str(address)):
                 return next(iter(self._load(connection, "uuid = ?", uuid)), None)
             return None
 
@@ -249,7 +248,7 @@ class Store:
     def providers(self) -> dict[str, str]:
         """Return every provider ever offered: uuid to resource class."""
         with self._database.transaction(self._deadline) as connection:
-            return dict(PROVIDERS.read(connection))
+            return dict(schema.PROVIDERS.read(connection))
 
     def record_providers(
         self,
@@ -265,8 +264,16 @@ class Store:
         :param mdev_totals: the units of types of mediated devices, by type.
         """
         with self._database.transaction(self._deadline) as connection:
-            PROVIDERS.put(connection, resource_classes.items())
-            snapshot.record_providers(connection, origins, plugins, mdev_totals)
+            schema.PROVIDERS.put(connection, resource_classes.items())
+            schema.PROVIDER_ORIGINS.put(
+                connection,
+                [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
+            )
+            schema.PROVIDER_PLUGINS.put(connection, plugins.items())
+            schema.MDEV_TOTALS.put(
+                connection,
+                [(each.parent, each.name, n) for each, n in mdev_totals.items()],
+            )
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
@@ -365,7 +372,9 @@ class Store:
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
         with self._database.transaction(self._deadline) as connection:
-            records.delete_requests(connection, uuids)
+            connection.executemany(
+                "DELETE FROM requests WHERE uuid = ?", [(each,) for each in uuids]
+            )
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """Return the newest events, in chronological order."""
@@ -387,7 +396,9 @@ class Store:
         """Record functions and slots that the helper claims for leases missing here."""
         with self._database.transaction(self._deadline) as connection:
             self._check_identity(seen)
-            records.replace_helper_claims(connection, claimed)
+            connection.execute("DELETE FROM helper_claims")
+            rows = [(str(address), lease) for address, lease in claimed.items()]
+            schema.HELPER_CLAIMS.put(connection, rows)
 
     def damaged_claims(self) -> tuple[DeviceAddress, ...]:
         """Return functions and slots of leases with damaged records; not offered."""
@@ -414,7 +425,7 @@ class Store:
     def _check(self) -> None:
         with self._database.transaction(self._deadline, thorough=True) as connection:
             # An event with too high a number makes all others too old to be kept.
-            for table in (EVENTS, REQUESTS):
+            for table in (schema.EVENTS, schema.REQUESTS):
                 table.delete_damaged(connection)
             regions.log_damage(connection)
             for lease in restore_leases(connection):

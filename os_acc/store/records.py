@@ -239,16 +239,6 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress,
     return dict(_parsed(rows))
 
 
-def replace_helper_claims(
-    connection: sqlite3.Connection, claimed: Mapping[DeviceAddress, str]
-) -> None:
-    """Replace the copy of the helper's list."""
-    connection.execute("DELETE FROM helper_claims")
-    HELPER_CLAIMS.put(
-        connection, [(str(address), lease) for address, lease in claimed.items()]
-    )
-
-
 def _with_unknown(new: Any, old: Any) -> Any:
     """Return new JSON with the fields of the old one that this os_acc does not know.
 
@@ -361,13 +351,6 @@ def change_instance(
             if each.binding:
                 binding = dataclasses.replace(each.binding, instance_uuid=instance_uuid)
                 put_requests(connection, [dataclasses.replace(each, binding=binding)])
-
-
-def delete_requests(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
-    """Remove rows."""
-    connection.executemany(
-        "DELETE FROM requests WHERE uuid = ?", [(each,) for each in uuids]
-    )
 
 
 def _encode_request(request: AcceleratorRequest) -> str:

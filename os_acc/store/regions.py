@@ -88,23 +88,6 @@ def mark_lost(connection: sqlite3.Connection) -> None:
     put(connection, _ALL_REGIONS, "", RegionState.UNVERIFIED)
 
 
-def copy(
-    connection: sqlite3.Connection, rows: Iterable[RegionRow], *, complete: bool
-) -> None:
-    """Copy the intact records of a damaged store into a new one.
-
-    :param complete: whether no other rows existed.
-    """
-    if complete:
-        connection.execute("DELETE FROM regions")
-    for row in rows:
-        # A later record, now lost, may have made a verified region unverified.
-        if complete or row.state == RegionState.UNVERIFIED:
-            put(connection, *row)
-        elif row.image:
-            put(connection, row.key, "", RegionState.UNVERIFIED, row.image)
-
-
 def before_change(
     connection: sqlite3.Connection, key: str
 ) -> tuple[RegionRow | None, str, bool]:

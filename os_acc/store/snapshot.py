@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The recorded state as one value, and the rows of providers.
+"""The recorded state as one value, and the rows of published names.
 
 Opening a :class:`os_acc.store.leases.Store` creates missing files and lock files, and
 replaces a damaged store. :func:`read` does none of this; an older schema is upgraded in
@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from os_acc.objects.accelerator_request import AcceleratorRequest
@@ -37,14 +37,7 @@ from os_acc.store import journal, records, regions, schema
 from os_acc.store.database import Database
 from os_acc.store.errors import StoreDamaged
 from os_acc.store.journal import Event
-from os_acc.store.schema import (
-    CREATED_NAMES,
-    MDEV_TOTALS,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    PROVIDERS,
-    PUBLISHED_NAMES,
-)
+from os_acc.store.schema import CREATED_NAMES, PUBLISHED_NAMES
 
 _State = TypeVar("_State", bound=RecordedState)
 _KINDS = {each.value: each for each in NameKind}
@@ -120,22 +113,22 @@ def recorded_state(
         unverified_regions=regions.read(connection),
         provider_origins={
             provider: ProviderOrigin(PciAddress.parse(address), key)
-            for provider, address, key in PROVIDER_ORIGINS.read(connection)
+            for provider, address, key in schema.PROVIDER_ORIGINS.read(connection)
         },
-        provider_classes=dict(PROVIDERS.read(connection)),
-        provider_plugins=dict(PROVIDER_PLUGINS.read(connection)),
+        provider_classes=dict(schema.PROVIDERS.read(connection)),
+        provider_plugins=dict(schema.PROVIDER_PLUGINS.read(connection)),
         store=meta.store,
         helper_claims=records.read_helper_claims(connection),
         epoch=meta.epoch,
         mdev_totals={
             MdevType(parent, name): total
-            for parent, name, total in MDEV_TOTALS.read(connection)
+            for parent, name, total in schema.MDEV_TOTALS.read(connection)
         },
         **more,
     )
 
 
-# -- providers ---------------------------------------------------------------------
+# -- published names ----------------------------------------------------------------
 
 
 def read_published_names(connection: sqlite3.Connection) -> PublishedNames:
@@ -176,21 +169,3 @@ def change_published_names(
 
 def _created(names: PublishedNames) -> list[tuple[str, str]]:
     return [(name.kind.value, name.text) for name in names.created]
-
-
-def record_providers(
-    connection: sqlite3.Connection,
-    origins: Mapping[str, ProviderOrigin],
-    plugins: Mapping[str, str],
-    mdev_totals: Mapping[MdevType, int],
-) -> None:
-    """Record the origins and plugins of providers, and the totals of types, as now."""
-    PROVIDER_ORIGINS.put(
-        connection,
-        [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
-    )
-    PROVIDER_PLUGINS.put(connection, plugins.items())
-    totals = mdev_totals.items()
-    MDEV_TOTALS.put(
-        connection, [(each.parent, each.name, total) for each, total in totals]
-    )
