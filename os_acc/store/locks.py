@@ -18,13 +18,13 @@ or to none, and starts over.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 
 from os_acc import exception
@@ -117,20 +117,13 @@ class Locks:
         return [os.path.join(self._directory, name) for name in wanted]
 
 
-@dataclasses.dataclass(slots=True)
-class _Queue:
-    """The threads of this process that contend for one lock file."""
-
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    users: int = 0
-
-
 class _Process:
     """Locks held and awaited by this process, excluding its parent's."""
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
-        self.queues: dict[str, _Queue] = {}
+        #: The threads that contend for a file queue for its lock here, by its path.
+        self.queues = weakref.WeakValueDictionary[str, threading.Lock]()
         self.files: set[int] = set()
 
     def close(self, fd: int) -> None:
@@ -159,14 +152,15 @@ os.register_at_fork(after_in_child=_forget_parent)
 @contextlib.contextmanager
 def _attempt(path: str, deadline: float) -> Iterator[bool]:
     """Queue among the threads of this process, then hold the lock of a file."""
-    process, is_mine = _process, False
+    process = _process
     with process.guard:
-        queue = process.queues.setdefault(path, _Queue())
-        queue.users += 1
+        queue = process.queues.setdefault(path, threading.Lock())
     patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+    if not queue.acquire(timeout=patience):
+        yield False
+        return
     try:
-        is_mine = queue.lock.acquire(timeout=patience)
-        fd = _acquire(process, path, deadline) if is_mine else None
+        fd = _acquire(process, path, deadline)
         try:
             yield fd is not None
         finally:
@@ -178,12 +172,7 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
                         os.unlink(path)
                 process.close(fd)
     finally:
-        if is_mine:
-            queue.lock.release()
-        with process.guard:
-            queue.users -= 1
-            if not queue.users:
-                del process.queues[path]
+        queue.release()
 
 
 def _acquire(process: _Process, path: str, deadline: float) -> int | None:
