@@ -85,11 +85,10 @@ class Locks:
         :raises StateUnavailable: the lock files cannot be used.
         """
         with contextlib.ExitStack() as held:
-            for path in self._paths(names):
+            for name in self._in_order(names):
+                path = os.path.join(self._directory, name)
                 if not held.enter_context(_attempt(path, deadline)):
-                    raise exception.LockTimeout(
-                        f"the lock {os.path.basename(path)} was not free in time"
-                    )
+                    raise exception.LockTimeout(f"the lock {name} was not free in time")
             yield
 
     @contextlib.contextmanager
@@ -101,10 +100,11 @@ class Locks:
         with contextlib.ExitStack() as held:
             now = time.monotonic()
             yield all(
-                held.enter_context(_attempt(path, now)) for path in self._paths(names)
+                held.enter_context(_attempt(os.path.join(self._directory, name), now))
+                for name in self._in_order(names)
             )
 
-    def _paths(self, names: Iterable[str]) -> list[str]:
+    def _in_order(self, names: Iterable[str]) -> list[str]:
         wanted = sorted({*names})
         for name in wanted:
             if not _NAME.fullmatch(name):
@@ -114,7 +114,7 @@ class Locks:
                 os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
             raise errors.from_os_error(error, self._directory) from error
-        return [os.path.join(self._directory, name) for name in wanted]
+        return wanted
 
 
 class _Process:
@@ -124,13 +124,9 @@ class _Process:
         self.guard = threading.Lock()
         #: The threads that contend for a file queue for its lock here, by its path.
         self.queues = weakref.WeakValueDictionary[str, threading.Lock]()
+        #: A file leaves the set before it is closed: a child that is forked in between
+        #: must not close another file of the same number.
         self.files: set[int] = set()
-
-    def close(self, fd: int) -> None:
-        """Release the lock of a file."""
-        # First: a child that is forked here must not close another file's number.
-        self.files.discard(fd)
-        os.close(fd)
 
 
 _process = _Process()
@@ -170,7 +166,8 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
                     # Only the holder may do this: see the module docstring.
                     with contextlib.suppress(OSError):
                         os.unlink(path)
-                process.close(fd)
+                process.files.discard(fd)
+                os.close(fd)
     finally:
         queue.release()
 
@@ -183,7 +180,8 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
             try:
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
                 process.files.add(fd)
-                opened.callback(process.close, fd)
+                opened.callback(os.close, fd)
+                opened.callback(process.files.discard, fd)
                 if _lock(fd, path):
                     if _is_named(fd, path):
                         opened.pop_all()

@@ -59,7 +59,7 @@ def file_in(state_path: str) -> pathlib.Path:
 def execute(file: pathlib.Path, *statements: str) -> None:
     """Run SQL statements on a store, as an operator's tool would."""
     with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        schema.add_functions(connection)
+        connection.create_function("row_digest", -1, schema.row_digest)
         for statement in statements:
             connection.execute(statement)
 
