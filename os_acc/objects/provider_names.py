@@ -15,7 +15,6 @@ import functools
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from os_acc.objects.mdev import MdevType
@@ -48,10 +47,6 @@ class ProviderOrigin:
         if not identity.serial:
             return self.key.startswith(_key(identity, ""))
         return self.key in (key(identity, address), key_of_place(identity, address))
-
-
-#: No origins.
-NO_ORIGINS: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
 
 
 def place(identity: PciIdentity, address: PciAddress) -> ProviderOrigin:

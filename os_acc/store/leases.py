@@ -22,7 +22,7 @@ from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
-from os_acc.objects.provider_names import NO_ORIGINS, ProviderOrigin
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, records, regions, schema, snapshot
@@ -253,7 +253,7 @@ class Store:
     def record_providers(
         self,
         resource_classes: Mapping[str, str],
-        origins: Mapping[str, ProviderOrigin] = NO_ORIGINS,
+        origins: Mapping[str, ProviderOrigin] = MappingProxyType({}),
         plugins: Mapping[str, str] = MappingProxyType({}),
         mdev_totals: Mapping[MdevType, int] = MappingProxyType({}),
     ) -> None:
