@@ -302,10 +302,10 @@ _FRAMES: Final = (
 )
 _CALLS: Final = (
     "970 for a new scan, by six plugins, which reads nine functions and compares them"
-    " with every lease; 340 for the store, 155 for root's checks"
+    " with every lease; 268 for the store, 155 for root's checks"
 )
 _RELEASE: Final = (
-    "211 for a read and two durable commits with locks and row digests, 89 for root's"
+    "173 for a read and two durable commits with locks and row digests, 89 for root's"
     " checks"
 )
 

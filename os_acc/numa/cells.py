@@ -12,6 +12,7 @@ A refusal is a message; it has one form for each cause.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -78,6 +79,7 @@ def _no_siblings(host: NUMACell, free: list[int], cpus: int) -> str | None:
 
 
 _KIB_OF_MIB: Final = 1024
+_BY_SIZE: Final = operator.attrgetter("size_kb")
 _NO_SUCH_PAGES: Final[Mapping[int | None, str]] = {
     PageSize.SMALL: "it has no pages of a known size",
     PageSize.LARGE: "it has no large pages",
@@ -111,7 +113,7 @@ def page_size(host: NUMACell, guest: InstanceNUMACell) -> int | str:
 
     :param guest: a cell that requests a page size.
     """
-    pages = _allowed(sorted(host.mempages, key=_by_size), guest.pagesize)
+    pages = _allowed(sorted(host.mempages, key=_BY_SIZE), guest.pagesize)
     wanted = guest.memory * _KIB_OF_MIB
     even = [each for each in pages if wanted % each.size_kb == 0]
     for each in reversed(even):
@@ -124,10 +126,6 @@ def page_size(host: NUMACell, guest: InstanceNUMACell) -> int | str:
     if not even:
         return _uneven(wanted, pages[0])
     return _too_few(guest, max(each.free * each.size_kb for each in even))
-
-
-def _by_size(pages: MemoryPages) -> int:
-    return pages.size_kb
 
 
 def _allowed(pages: Sequence[MemoryPages], size: int | None) -> Sequence[MemoryPages]:
@@ -147,7 +145,7 @@ def _without_memory(host: NUMACell, guest: InstanceNUMACell) -> str | None:
         return found if isinstance(found, str) else None
     dedicated = guest.cpu_policy is not CPUPolicy.SHARED
     if host.mempages:
-        return _without_small_pages(min(host.mempages, key=_by_size), guest, dedicated)
+        return _without_small_pages(min(host.mempages, key=_BY_SIZE), guest, dedicated)
     wanted, free = guest.memory, host.available_memory
     if dedicated and free < wanted:
         return f"{wanted} MiB are requested, but {free} MiB are free"

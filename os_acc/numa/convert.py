@@ -26,8 +26,6 @@ from os_acc.objects.numa import (
     NUMATopology,
 )
 
-_ISOLATE = "isolate"
-
 
 def networks_from_nova(metadata: Any) -> InstanceNUMANetworks:
     """Return the networks in a ``NetworkMetadata``; none if it is None."""
@@ -52,7 +50,7 @@ def guest_from_nova(topology: Any) -> InstanceNUMATopology:
     """Return the guest of an ``InstanceNUMATopology``; without cells if it is None."""
     return InstanceNUMATopology(
         tuple(_guest_cell(cell) for cell in _field(topology, "cells", ())),
-        _field(topology, "emulator_threads_policy", None) == _ISOLATE,
+        _field(topology, "emulator_threads_policy", None) == "isolate",
     )
 
 

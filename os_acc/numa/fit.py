@@ -10,10 +10,8 @@ another order, and equal guest cells take ascending host cells.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from typing import Final
 
 from os_acc import exception
@@ -222,26 +220,27 @@ class _Demand:
     """A network, or a device request, of the guest.
 
     :ivar amount: the number of devices; 1 for a network.
-    :ivar supply: pairs of an amount and the cells that provide it, as a bit mask.
+    :ivar supply: pairs of an amount and the ids of the cells that provide it.
     """
 
     amount: int
-    supply: tuple[tuple[int, int], ...]
+    supply: tuple[tuple[int, frozenset[int]], ...]
 
     @property
-    def cells(self) -> int:
+    def cells(self) -> frozenset[int]:
         """The cells that provide some of it."""
-        return functools.reduce(operator.or_, (at for _n, at in self.supply), 0)
+        return frozenset[int]().union(*(at for _n, at in self.supply))
 
-    def is_met(self, chosen: int) -> bool:
+    def is_met(self, chosen: Set[int]) -> bool:
         """Return whether these cells provide it, apart from the other demands."""
         return sum(n for n, at in self.supply if at & chosen) >= self.amount
 
 
 class _Search:
-    """One search. A set of host cells is a bit mask, the preferred cell lowest.
+    """One search for the ids of host cells.
 
-    :ivar choices: for each guest cell the host cells that can carry it.
+    :ivar choices: for each guest cell the host cells that can carry it, the preferred
+        one first.
     :ivar later: for each guest cell the choices of the guest cells behind it, without
         those with the same choices that follow directly.
     """
@@ -250,34 +249,34 @@ class _Search:
         self, question: Question, refusals: Collection[CellRefusal], budget: int
     ) -> None:
         self._question = question
-        self._order = [cell.id for cell in ordered(question)]
+        order = [cell.id for cell in ordered(question)]
         refused = {(each.guest_cell, each.host_cell) for each in refusals}
         self._choices = [
-            self._mask(cell for cell in self._order if (place, cell) not in refused)
+            [cell for cell in order if (place, cell) not in refused]
             for place in range(len(question.guest.cells))
         ]
-        self._later = [0] * len(self._choices)
+        self._later = [frozenset[int]()] * len(self._choices)
         for place in reversed(range(len(self._choices) - 1)):
-            other = 0 if self._is_repeated(place + 1) else self._choices[place + 1]
-            self._later[place] = self._later[place + 1] | other
+            other = () if self._is_repeated(place + 1) else self._choices[place + 1]
+            self._later[place] = self._later[place + 1].union(other)
         self._demands = (*self._networks(), *self._devices())
         self._budget = self._left = budget
-        self._failed = set[tuple[int, int]]()
+        self._failed = set[tuple[frozenset[int], int]]()
 
     def completed(
-        self, chosen: tuple[int, ...] = (), taken: int = 0, floor: int = 0
+        self, chosen: tuple[int, ...] = (), floor: int = 0
     ) -> tuple[int, ...] | None:
         """Return the first assignment that begins with these host cells.
 
-        :param taken: the set of these cells.
-        :param floor: the lowest place for the next guest cell.
+        :param floor: the first choice of the next guest cell.
         """
+        taken = frozenset(chosen)
         if (taken, floor) in self._failed:
             return None
         if not self._left:
             raise exception.FitUndecided(
                 f"no assignment of {len(self._choices)} guest cells to "
-                f"{len(self._order)} host cells was found or excluded: "
+                f"{len(self._question.host.cells)} host cells was found or excluded: "
                 f"{self._budget} sets of host cells were tried"
             )
         self._left -= 1
@@ -286,27 +285,28 @@ class _Search:
             if self._is_complete(chosen, taken):
                 return chosen
         elif self._is_possible(place, taken, floor):
-            for at in _places(self._choices[place] >> floor << floor & ~taken):
-                after = at + 1 if self._is_repeated(place + 1) else 0
-                more = (*chosen, self._order[at])
-                if found := self.completed(more, taken | 1 << at, after):
+            for at, cell in enumerate(self._choices[place][floor:], floor + 1):
+                after = at if self._is_repeated(place + 1) else 0
+                if cell not in taken and (
+                    found := self.completed((*chosen, cell), after)
+                ):
                     return found
         self._failed.add((taken, floor))
         return None
 
-    def _is_complete(self, chosen: Sequence[int], taken: int) -> bool:
+    def _is_complete(self, chosen: Sequence[int], taken: Set[int]) -> bool:
         question = self._question
         return all(each.is_met(taken) for each in self._demands) and all_served(
             question.host, chosen, question.pools, question.requests
         )
 
-    def _is_possible(self, place: int, taken: int, floor: int) -> bool:
+    def _is_possible(self, place: int, taken: frozenset[int], floor: int) -> bool:
         """Return whether the remaining guest cells may meet each open demand."""
         rest = len(self._choices) - place
-        free = (self._choices[place] >> floor << floor | self._later[place]) & ~taken
-        if free.bit_count() < rest:
+        free = self._later[place].union(self._choices[place][floor:]) - taken
+        if len(free) < rest:
             return False
-        reached = 0
+        reached = frozenset[int]()
         for demand in self._demands:
             if demand.is_met(taken):
                 continue
@@ -326,37 +326,23 @@ class _Search:
     def _networks(self) -> Iterator[_Demand]:
         """Yield the networks that some cells declare; others are on any cell."""
         for _name, at in declared(self._question.host, self._question.networks):
-            yield _Demand(1, ((1, self._mask(at)),))
+            yield _Demand(1, ((1, at),))
 
     def _devices(self) -> Iterator[_Demand]:
-        question = self._question
-        alone = [GuestCells(question.host, (cell,)) for cell in self._order]
+        host, question = self._question.host, self._question
+        alone = {cell.id: GuestCells(host, (cell.id,)) for cell in host.cells}
         # Requests of the same pools and policy are one demand.
         amounts = Counter[tuple[frozenset[str], NUMAPolicy]]()
         for request in question.requests:
             amounts[request.pools, request.policy] += request.count
         for (names, policy), amount in amounts.items():
-            supply = [
-                (
-                    pool.count,
-                    sum(
-                        1 << at
-                        for at, guest in enumerate(alone)
+            supply = []
+            for pool in question.pools:
+                if pool.name in names:
+                    at = {
+                        cell
+                        for cell, guest in alone.items()
                         if allows(policy, guest.affinity(pool.node))
-                    ),
-                )
-                for pool in question.pools
-                if pool.name in names
-            ]
+                    }
+                    supply.append((pool.count, frozenset(at)))
             yield _Demand(amount, tuple(supply))
-
-    def _mask(self, wanted: Iterable[int]) -> int:
-        """Return the set of these cells, given their ids."""
-        return sum(1 << self._order.index(cell) for cell in wanted)
-
-
-def _places(cells: int) -> Iterator[int]:
-    """Yield the cells of a set, the lowest first."""
-    while cells:
-        yield (cells & -cells).bit_length() - 1
-        cells &= cells - 1

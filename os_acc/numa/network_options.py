@@ -153,14 +153,16 @@ class NetworkAffinity:
         _on_host(self.tunnel, TUNNEL, host)
         return NUMATopology(
             tuple(
-                dataclasses.replace(cell, network_info=self._of(cell.id))
+                dataclasses.replace(
+                    cell,
+                    network_info=NUMANetworkInfo(
+                        frozenset(name for name, at in self.physnets if cell.id in at),
+                        cell.id in self.tunnel,
+                    ),
+                )
                 for cell in host.cells
             )
         )
-
-    def _of(self, cell: int) -> NUMANetworkInfo:
-        own = frozenset(name for name, nodes in self.physnets if cell in nodes)
-        return NUMANetworkInfo(own, cell in self.tunnel)
 
 
 def idle_sections(conf: cfg.ConfigOpts) -> tuple[str, ...]:
@@ -176,18 +178,15 @@ def idle_sections(conf: cfg.ConfigOpts) -> tuple[str, ...]:
 def _nodes_of(conf: cfg.ConfigOpts, physnet: str) -> frozenset[int]:
     group = PHYSNET + physnet
     nodes = _nodes(conf, group)
-    if not nodes and not _is_given(conf, group):
+    where = conf.get_location("numa_nodes", group)
+    is_given = where and where.location is not cfg.Locations.opt_default
+    if not nodes and not is_given:
         raise InvalidConfiguration(
             f"[{NEUTRON}] physnets has {exception.show(physnet)}, but "
             f"[{group}] numa_nodes is not set",
             hint="set numa_nodes, or remove the network from physnets",
         )
     return nodes
-
-
-def _is_given(conf: cfg.ConfigOpts, group: str) -> bool:
-    where = conf.get_location("numa_nodes", group)
-    return where is not None and where.location is not cfg.Locations.opt_default
 
 
 def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:

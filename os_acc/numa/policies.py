@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import Final, Self
 
 from os_acc import exception
@@ -133,9 +132,7 @@ class Policies:
     :ivar guest: the policy for all devices of the guest; None: not set.
     """
 
-    ports: Mapping[str, NUMAPolicy] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    ports: Mapping[str, NUMAPolicy] = dataclasses.field(default_factory=dict)
     guest: NUMAPolicy | None = None
 
     @classmethod
@@ -151,7 +148,7 @@ class Policies:
             for suffix, value in instance.port_numa_policies
         }
         guest = guest_policy(flavor, instance.image_numa_policy)
-        return cls(MappingProxyType(ports), guest)
+        return cls(ports, guest)
 
     def check(self, groups: Collection[str]) -> None:
         """Check that each port policy belongs to a group served by this host.

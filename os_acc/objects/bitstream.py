@@ -8,7 +8,6 @@ import dataclasses
 import enum
 import hashlib
 import re
-import uuid
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -200,6 +199,7 @@ class Digest:
 
 
 _OF_FUNCTIONS: Final = ("function_id", "function_name")
+_A_UUID: Final = "00000000-0000-0000-0000-000000000000"
 # The limit of Glance for the value of a property.
 _LONGEST = 255
 _FUNCTION_TRAIT = re.compile(r"CUSTOM_FPGA_[A-Z0-9]+_FUNCTION_([0-9A-F_]{32,36})")
@@ -231,7 +231,14 @@ def parse_bitstream_request(name: str, text: str) -> BitstreamRequest:
             "flavor for each",
         )
     if name == "bitstream_id":
-        text = _image_id(text)
+        uuid = canonical_uuid(text)
+        if uuid is None:
+            raise exception.InvalidInput(
+                f"{exception.show(text)} is not an image id",
+                hint=f"use the form {_A_UUID}, or request an image by its name with "
+                "bitstream_name",
+            )
+        text = uuid
     elif name == "function_id":
         text = canonical_function_id(text)
     return BitstreamRequest(**{name: text})
@@ -252,14 +259,3 @@ def names_function(trait: str) -> bool:
 def names_region(trait: str) -> bool:
     """Return whether a trait names a region by its accepted bitstreams."""
     return _REGION_TRAIT.fullmatch(trait) is not None
-
-
-def _image_id(text: str) -> str:
-    found = canonical_uuid(text)
-    if found is None:
-        raise exception.InvalidInput(
-            f"{exception.show(text)} is not an image id",
-            hint=f"use the form {uuid.UUID(int=0)}, or request an image by its "
-            "name with bitstream_name",
-        )
-    return found

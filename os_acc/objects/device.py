@@ -311,7 +311,8 @@ class DeviceTags:
 class MatchedFunction:
     """A function that ``[os_acc] device_spec`` matches, usable or not.
 
-    :ivar parent: the PF of a VF, otherwise the function itself.
+    :ivar parent: the PF of a VF, otherwise the function itself; also for a VF
+        inside a guest, where the PF is not visible.
     """
 
     function: PciFunction
@@ -320,11 +321,9 @@ class MatchedFunction:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UsableFunction:
+class UsableFunction(MatchedFunction):
     """A matched function that may be attached, with the rest of its IOMMU group.
 
-    :ivar parent: the PF of a VF, otherwise the function itself; also for a VF
-        inside a guest, where the PF is not visible.
     :ivar members: all functions that are bound to VFIO drivers together, sorted,
         including the function itself.
     :ivar iommu_group: the number of the group.
@@ -332,9 +331,6 @@ class UsableFunction:
         other members have vfio-pci.
     """
 
-    function: PciFunction
-    parent: PciFunction
-    tags: DeviceTags
     members: tuple[PciAddress, ...]
     iommu_group: int
     driver: str = VFIO_PCI

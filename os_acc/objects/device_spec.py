@@ -229,12 +229,11 @@ def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
 
     :raises InvalidConfiguration: Nova would reject them.
     """
-    vendor, product = (_identifier(spec, key) for key in ("vendor_id", "product_id"))
+    vendor, product = (
+        hexadecimal(key, text_of(key, spec.get(key, "*")), 0xFFFF)
+        for key in ("vendor_id", "product_id")
+    )
     return DeviceSpecEntry(vendor, product, _place(spec), tags)
-
-
-def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
-    return hexadecimal(key, text_of(key, spec.get(key, "*")), 0xFFFF)
 
 
 def _place(spec: Mapping[str, Any]) -> Place:

@@ -107,6 +107,7 @@ class InstanceInfo:
             property with two values.
         """
         known = _as_mapping(instance_info)
+        policies = _mapping(known, "port_numa_policies")
         return cls(
             uuid=instance_uuid(known),
             numa_cells=_numa_cells(known.get("numa_cells")),
@@ -115,10 +116,7 @@ class InstanceInfo:
                 IMAGE_NUMA_POLICY
             ),
             port_numa_policies=tuple(
-                sorted(
-                    _mapping(known, "port_numa_policies").items(),
-                    key=lambda item: item[0],
-                )
+                (suffix, policies[suffix]) for suffix in sorted(policies)
             ),
             **{field: _text(known, keys) for field, keys in _KEYS.items()},
         )

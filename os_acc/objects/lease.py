@@ -298,12 +298,10 @@ class Lease(LeaseView):
 
     @property
     def request_uuid(self) -> str:
-        """See :attr:`.LeaseView.request_uuid`."""
         return self.arq or self.uuid
 
     @property
     def region(self) -> Region | None:
-        """See :attr:`LeaseView.region`."""
         return self.programming.region if self.programming else None
 
     @property
@@ -327,8 +325,7 @@ class Lease(LeaseView):
     @property
     def device_name(self) -> str:
         """The address of its function, or the UUID of its mediated device."""
-        address = self.handle.address
-        return self.uuid if isinstance(address, MdevSlot) else str(address)
+        return str(self.address) if self.slot is None else self.uuid
 
     @property
     def members(self) -> tuple[DeviceAddress, ...]:
@@ -389,19 +386,16 @@ class Lease(LeaseView):
 
     def uses_region(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
-        return (
-            self.programming is not None and self.programming.region.key == region.key
-        )
+        return self.region is not None and self.region.key == region.key
 
     @property
     def guest_writable(self) -> Region | None:
         """The region that its guest can program itself, as the host can."""
-        if self.programming is None or not self.is_the_guests:
+        region = self.region
+        if region is None or not self.is_the_guests:
             return None
-        region = self.programming.region
-        if region.interface_id is None or region.card not in self.members:
-            return None
-        return region
+        is_writable = region.interface_id is not None and region.card in self.members
+        return region if is_writable else None
 
     @property
     def has_unknown_region(self) -> bool:

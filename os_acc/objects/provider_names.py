@@ -15,7 +15,6 @@ import functools
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from os_acc.objects.mdev import MdevType
@@ -48,10 +47,6 @@ class ProviderOrigin:
         if not identity.serial:
             return self.key.startswith(_key(identity, ""))
         return self.key in (key(identity, address), key_of_place(identity, address))
-
-
-#: No origins.
-NO_ORIGINS: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
 
 
 def place(identity: PciIdentity, address: PciAddress) -> ProviderOrigin:
@@ -143,7 +138,7 @@ class ProviderNames:
         record, that provider gets the other card's key, so that the two are not
         confused again.
         """
-        return MappingProxyType(self._left | self._given)
+        return self._left | self._given
 
     def give(
         self, of: _Kind, identity: PciIdentity, address: PciAddress

@@ -8,18 +8,13 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.region import ALL_VERIFIED, Region, UnverifiedRegions
-
-
-def _empty() -> Mapping[Any, Any]:
-    return MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,13 +37,13 @@ class RecordedState:
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[DeviceAddress, ...] = ()
     unverified_regions: UnverifiedRegions = ALL_VERIFIED
-    provider_origins: Mapping[str, ProviderOrigin] = field(default_factory=_empty)
-    provider_plugins: Mapping[str, str] = field(default_factory=_empty)
+    provider_origins: Mapping[str, ProviderOrigin] = field(default_factory=dict)
+    provider_plugins: Mapping[str, str] = field(default_factory=dict)
     store: str = ""
-    helper_claims: Mapping[DeviceAddress, str] = field(default_factory=_empty)
+    helper_claims: Mapping[DeviceAddress, str] = field(default_factory=dict)
     epoch: int = 0
-    mdev_totals: Mapping[MdevType, int] = field(default_factory=_empty)
-    provider_classes: Mapping[str, str] = field(default_factory=_empty)
+    mdev_totals: Mapping[MdevType, int] = field(default_factory=dict)
+    provider_classes: Mapping[str, str] = field(default_factory=dict)
 
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.
@@ -149,35 +144,25 @@ class PublishedNames:
         it is in use, in seconds since 1970.
     """
 
-    assigned: Mapping[str, frozenset[PlacementName]] = field(default_factory=_empty)
+    assigned: Mapping[str, frozenset[PlacementName]] = field(default_factory=dict)
     created: frozenset[PlacementName] = frozenset()
-    in_use_at: Mapping[PlacementName, int] = field(default_factory=_empty)
-
-    @classmethod
-    def of_mapping(
-        cls,
-        assigned: Mapping[str, frozenset[PlacementName]],
-        created: frozenset[PlacementName] = frozenset(),
-        in_use_at: Mapping[PlacementName, int] = MappingProxyType({}),
-    ) -> Self:
-        """Build a value from mappings, made immutable, without empty entries."""
-        some = {each: names for each, names in assigned.items() if names}
-        return cls(MappingProxyType(some), created, MappingProxyType({**in_use_at}))
+    in_use_at: Mapping[PlacementName, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return any(self.assigned.values()) or bool(self.created) or bool(self.in_use_at)
 
     def __or__(self, other: Self) -> PublishedNames:
         uuids = {*self.assigned, *other.assigned}
-        return PublishedNames.of_mapping(
+        return PublishedNames(
             {each: self.of(each) | other.of(each) for each in uuids},
             self.created | other.created,
             {**self.in_use_at, **other.in_use_at},
         )
 
     def __sub__(self, other: Self) -> PublishedNames:
-        return PublishedNames.of_mapping(
-            {each: self.of(each) - other.of(each) for each in self.assigned},
+        left = {each: self.of(each) - other.of(each) for each in self.assigned}
+        return PublishedNames(
+            {each: names for each, names in left.items() if names},
             self.created - other.created,
             {
                 name: at

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from os_acc import exception
@@ -207,13 +206,9 @@ class UnverifiedRegions:
 
     keys: frozenset[str] = frozenset()
     guest_writable: frozenset[str] = frozenset()
-    contents: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    contents: Mapping[str, str] = dataclasses.field(default_factory=dict)
     verified_since_loss: frozenset[str] | None = None
-    images: Mapping[str, RecordedImage] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    images: Mapping[str, RecordedImage] = dataclasses.field(default_factory=dict)
     accepted: frozenset[str] = frozenset()
 
     def __contains__(self, region: Region) -> bool:

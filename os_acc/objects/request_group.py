@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
@@ -171,11 +171,7 @@ class SingleProvider:
     """One provider for all groups: the form of the specification."""
 
     uuid: str
-
-    @property
-    def is_unmapped(self) -> bool:
-        """Whether the assignment of providers to groups is missing."""
-        return False
+    is_unmapped: ClassVar = False
 
 
 #: (provider, ((resource class, amount), ...)), all sorted.

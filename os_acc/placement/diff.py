@@ -82,7 +82,7 @@ class DesiredState:
     @property
     def assigned(self) -> PublishedNames:
         """The names that the wanted providers are to have; others only keep leases."""
-        return PublishedNames.of_mapping(
+        return PublishedNames(
             {each.uuid: self.names[each.uuid] for each in self.wanted if each.provider}
         )
 
@@ -102,7 +102,7 @@ class DesiredState:
         for uuid, names in self.published_names.assigned.items():
             if unwanted := names.difference(self.names.get(uuid, ())):
                 gone[uuid] = unwanted - contents.get(uuid, EMPTY).names
-        return PublishedNames.of_mapping(gone)
+        return PublishedNames(gone)
 
 
 class ActualState:

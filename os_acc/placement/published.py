@@ -60,7 +60,7 @@ class PublishedCache:
 
         :raises StateUnavailable: the record cannot be written.
         """
-        assigned = PublishedNames.of_mapping(
+        assigned = PublishedNames(
             {
                 each.uuid: classes([each.device.resource_class])
                 | traits(each.device.traits)

@@ -123,7 +123,7 @@ class _Review:
         self._plugin = plugin
         self._functions = functions
         self._others = others
-        known: tuple[UsableFunction | base.MatchedFunction, ...] = (
+        known: tuple[base.MatchedFunction, ...] = (
             *candidates.usable,
             *candidates.matched,
         )

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import os_traits
 
-from os_acc.objects.device import Device, MatchedFunction, UsableFunction
+from os_acc.objects.device import Device, MatchedFunction
 from os_acc.plugins import base, pci
 
 # PCI Code and ID Assignment Specification: network controllers.
@@ -35,13 +35,13 @@ class NicPlugin(base.PluginBase):
         return pci.devices(self.name, candidates, usable, _offer)
 
 
-def _offer(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
+def _offer(each: MatchedFunction) -> pci.Offer | None:
     if not _is_network(each):
         return None
     return pci.offer(each, _traits(each.tags.physical_network, each.tags.function))
 
 
-def _is_network(each: UsableFunction | MatchedFunction) -> bool:
+def _is_network(each: MatchedFunction) -> bool:
     if each.function.class_code >> 16 != _NETWORK:
         return False
     # Some vendors' FPGAs show themselves as network controllers.

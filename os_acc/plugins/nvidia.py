@@ -138,7 +138,7 @@ class NvidiaPlugin(base.PluginBase):
             raise
 
 
-def _offer(each: base.UsableFunction | base.MatchedFunction) -> _Offer:
+def _offer(each: base.MatchedFunction) -> _Offer:
     tags = each.tags
     own = {pci.id_trait(each.function.identity), f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}"}
     return (

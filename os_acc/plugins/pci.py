@@ -174,11 +174,11 @@ class Offer(NamedTuple):
 
 
 #: Returns how a function is offered; None: another plugin offers it.
-OfferOf: TypeAlias = Callable[[UsableFunction | MatchedFunction], Offer | None]
+OfferOf: TypeAlias = Callable[[MatchedFunction], Offer | None]
 
 
 def offer(
-    function: UsableFunction | MatchedFunction,
+    function: MatchedFunction,
     traits: frozenset[str] = frozenset(),
 ) -> Offer:
     """Return how a function is offered, by tags, ids and family.
@@ -242,7 +242,7 @@ def _once(offer_of: OfferOf) -> OfferOf:
     """
     known: dict[tuple[int, ...], Offer | None] = {}
 
-    def once(each: UsableFunction | MatchedFunction) -> Offer | None:
+    def once(each: MatchedFunction) -> Offer | None:
         function, identity = each.function, each.function.identity
         alike = (
             id(each.parent),

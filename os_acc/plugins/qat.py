@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 from os_acc import exception
 from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
-from os_acc.objects.device import Device, MatchedFunction, UsableFunction, with_faults
+from os_acc.objects.device import Device, MatchedFunction, with_faults
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base, pci
@@ -40,7 +40,7 @@ class QatPlugin(base.PluginBase):
             address: self._read(address) for address in {e.parent.address for e in vfs}
         }
 
-        def offer_of(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
+        def offer_of(each: MatchedFunction) -> pci.Offer | None:
             if not _is_qat(each):
                 return None
             found = pfs.get(each.parent.address)
@@ -76,6 +76,6 @@ class QatPlugin(base.PluginBase):
         return traits, fault
 
 
-def _is_qat(each: UsableFunction | MatchedFunction) -> bool:
+def _is_qat(each: MatchedFunction) -> bool:
     identity = each.function.identity
     return (identity.vendor, identity.product) in qat.IDS

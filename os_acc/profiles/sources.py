@@ -14,7 +14,7 @@ A file::
 
 The format is that of Cyborg's API, so its responses can be used unchanged. JSON is
 parsed as JSON: YAML reads a surrogate pair as two characters, and allows no tab as
-indentation. Aliases are not supported.
+indentation.
 """
 
 from __future__ import annotations
@@ -116,12 +116,7 @@ class ProfileFiles:
         )
         for where, entry in entries:
             deadlines.left(deadline)
-            try:
-                if isinstance(entry, exception.OsAccError):
-                    raise entry
-                yield where, _unique_profile(entry, called)
-            except exception.OsAccError as error:
-                yield where, error
+            yield where, _checked(entry, called)
 
     def _entries(
         self, deadline: float
@@ -156,13 +151,20 @@ class ProfileFiles:
         ]
 
 
-def _unique_profile(
-    entry: Mapping[str, Any], called: Mapping[str, int]
-) -> DeviceProfile:
-    profile = validation.read(entry)
+def _checked(entry: object, called: Counter[str]) -> CheckedProfile:
+    """Return the profile of an entry, or its error.
+
+    :param called: the numbers of entries by their name and UUID.
+    """
+    if isinstance(entry, exception.OsAccError):
+        return entry
+    try:
+        profile = validation.read(entry)
+    except exception.OsAccError as error:
+        return error
     for each in (profile.name, profile.uuid):
         if called[each] > 1:
-            raise exception.InvalidProfile(
+            return exception.InvalidProfile(
                 f"there are {called[each]} device profiles {each}"
             )
     return profile
@@ -325,10 +327,7 @@ class Cyborg:
     def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
         """See :meth:`ProfileFiles.checked`."""
         for entry in self._listed(deadline):
-            try:
-                yield SERVICE.name, validation.read(entry)
-            except exception.InvalidProfile as error:
-                yield SERVICE.name, error
+            yield SERVICE.name, _checked(entry, Counter())
 
     def _listed(self, deadline: float) -> list[object]:
         # The whole list, as Nova reads it: Cyborg has no pages, and some releases

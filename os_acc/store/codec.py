@@ -52,7 +52,10 @@ def decode(kind: Any, value: Any) -> Any:
 
 @functools.cache
 def _reader(kind: Any) -> Callable[[Any], Any] | None:
-    """Return the function that reads a type; None: its values are plain."""
+    """Return the function that reads a type; None: its values are plain.
+
+    That of an optional type reads a value; only fields of objects may have none.
+    """
     parts = typing.get_args(kind)
     if kind is PciAddress:
         return PciAddress.parse
@@ -62,14 +65,26 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
         return functools.partial(_read_tuple, parts)
     if NoneType in parts:
         (part,) = (each for each in parts if each is not NoneType)
-        read = _reader(part)
-        return read and functools.partial(_read_optional, read)
+        return _reader(part)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        readers = tuple((name, _reader(hints[name])) for name in _names(kind))
-        return functools.partial(_read_fields, kind, readers)
+        readers = [
+            (name, _reader(hints[name]), NoneType in typing.get_args(hints[name]))
+            for name in _names(kind)
+        ]
+
+        def read_fields(value: Any) -> Any:
+            fields = {}
+            for name, read, is_optional in readers:
+                field = value[name]
+                if read is not None and not (is_optional and field is None):
+                    field = read(field)
+                fields[name] = field
+            return kind(**fields)
+
+        return read_fields
     return None
 
 
@@ -79,19 +94,3 @@ def _read_tuple(parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         return tuple(value if read is None else map(read, value))
     pairs = zip(parts, value, strict=True)
     return tuple([decode(part, each) for part, each in pairs])
-
-
-def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None else read(value)
-
-
-def _read_fields(
-    kind: Callable[..., Any],
-    readers: tuple[tuple[str, Callable[[Any], Any] | None], ...],
-    value: Any,
-) -> Any:
-    fields = {
-        name: value[name] if read is None else read(value[name])
-        for name, read in readers
-    }
-    return kind(**fields)

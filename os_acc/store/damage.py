@@ -7,23 +7,18 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from os_acc.objects.lease import Lease
 from os_acc.store import errors, records, regions, schema
+from os_acc.store.regions import RegionRow, RegionState
 from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
-class Rebuilt(NamedTuple):
-    """The image of a new store, and the numbers of recovered and unreadable leases."""
-
-    image: bytes
-    recovered: int
-    unreadable: int
-
-
-def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
+def rebuild(image: bytes, path: str, *, is_new: bool = False) -> tuple[bytes, int, int]:
     """Return a new store with all that can be read of a damaged one.
+
+    The result is the new image, and the numbers of recovered and unreadable leases.
 
     :param image: the damaged store; b"": nothing is left of it.
     :param path: its file, for messages.
@@ -38,7 +33,7 @@ def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
             with schema.opened(image, path) as old:
                 counts = _copy(old, new)
         new.execute("COMMIT")
-        return Rebuilt(new.serialize(), *counts)
+        return new.serialize(), *counts
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
@@ -55,7 +50,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     for values in _scan(old, "leases", LEASES.listed):
         row = records.LeaseRow(*values)
         try:
-            lease = records.lease_of(row)
+            lease = records.lease_of(*row[1:])
         except schema.Damaged as error:
             unreadable += 1
             new.execute(
@@ -66,7 +61,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         if lease.uuid not in recovered:
             recovered.add(lease.uuid)
             last = max(last, lease.epoch)
-            records.put(new, lease, str(row.payload))
+            LEASES.put(new, [row[1:-1]])
             records.restore_claims(new, lease)
     lost = [
         (address, lease)
@@ -77,8 +72,15 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     CLAIMS.put(new, lost, keep=True)
     for table in COPIED:
         table.put(new, _intact(old, table), keep=True)
-    rows = [regions.RegionRow(*row) for row in _intact(old, REGIONS)]
-    regions.copy(new, rows, complete=_are_regions_complete(old))
+    if are_complete := _are_regions_complete(old):
+        new.execute("DELETE FROM regions")
+    for values in _intact(old, REGIONS):
+        region = RegionRow(*values)
+        # A later record, now lost, may have made a verified region unverified.
+        if are_complete or region.state == RegionState.UNVERIFIED:
+            regions.put(new, *region)
+        elif region.image:
+            regions.put(new, region.key, "", RegionState.UNVERIFIED, region.image)
     schema.set_epoch(new, last)
     return len(recovered), unreadable
 
@@ -95,7 +97,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
     ).fetchall():
         row = records.LeaseRow(*values)
         try:
-            lease = records.lease_of(row)
+            lease = records.lease_of(*row[1:])
         except schema.Damaged:
             continue
         claims = CLAIMS.read(connection, "lease = ?", lease.uuid)
@@ -115,7 +117,7 @@ def _are_regions_complete(connection: sqlite3.Connection) -> bool:
     """Return whether all records of regions are present and intact."""
     with _damage_ignored():
         (verdict,) = connection.execute("PRAGMA integrity_check(regions)").fetchone()
-        return verdict == "ok" and regions.are_intact(connection)
+        return verdict == "ok" and not REGIONS.rows(connection)[1]
     return False
 
 

@@ -83,12 +83,12 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(
-        self, *, thorough: bool = False, deadline: float = math.inf
+        self, deadline: float = math.inf, *, thorough: bool = False
     ) -> Iterator[sqlite3.Connection]:
         """Run one exclusive transaction; commit unless an exception is raised.
 
-        :param thorough: check every page and every row first.
         :param deadline: deadline of the enclosing operation.
+        :param thorough: check every page and every row first.
         :raises StateUnavailable: BUSY: the store stayed locked longer than the
             timeout. FULL: no space is left. TOO_NEW: a newer os_acc created the
             store. Otherwise the directory or file cannot be used.
@@ -143,23 +143,22 @@ class Database:
                 " offered",
                 self.path,
             )
-        image = damage.rebuild(b"", self.path, is_new=not lost).image
+        image, *_ = damage.rebuild(b"", self.path, is_new=not lost)
         self._write(image)
         return image
 
     def _replace(self, image: bytes, why: str) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
-        rebuilt = damage.rebuild(image, self.path)
+        fresh, recovered, unreadable = damage.rebuild(image, self.path)
         try:
             aside = self._set_aside()
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
-        self._write(rebuilt.image)
+        self._write(fresh)
         self.identity = None
         replaced = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
-            f" {rebuilt.recovered} leases were recovered,"
-            f" {rebuilt.unreadable} could not be read",
+            f" {recovered} leases were recovered, {unreadable} could not be read",
             path=aside,
         )
         LOG.error("%s", replaced)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import math
@@ -23,16 +22,15 @@ from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
-from os_acc.objects.provider_names import NO_ORIGINS, ProviderOrigin
+from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
-from os_acc.store import journal, records, regions, snapshot
+from os_acc.store import journal, records, regions, schema, snapshot
 from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
-from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
+from os_acc.store.errors import StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
 from os_acc.store.regions import RegionState
-from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 
 LOG = log.getLogger(__name__)
 
@@ -98,7 +96,7 @@ class Store:
 
     def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
         """Return all leases, or those of one consumer, in order of creation."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             where = () if consumer is None else ("consumer = ?", consumer)
             return self._load(connection, *where)
 
@@ -106,14 +104,14 @@ class Store:
         self, consumer: str
     ) -> tuple[tuple[Lease, ...], RecordedState | None]:
         """Return the leases of a consumer; all records only if it has none."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             leases = self._load(connection, "consumer = ?", consumer)
             return leases, None if leases else self._all(connection)
 
     def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
-        with self._transaction() as connection:
-            for _, uuid in CLAIMS.read(connection, "address = ?", str(address)):
+        with self._database.transaction(self._deadline) as connection:
+            for _, uuid in schema.CLAIMS.read(connection, "address = ?", str(address)):
                 return next(iter(self._load(connection, "uuid = ?", uuid)), None)
             return None
 
@@ -125,7 +123,7 @@ class Store:
         :raises AlreadyLeased: a function, or a lease's uuid, is taken.
         :raises StoreReplaced: the store is no longer the one seen.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             self._check_identity(seen)
             now = self._now()
             dated = [
@@ -134,10 +132,7 @@ class Store:
             ]
             fresh = self._stamped(connection, dated)
             for lease in fresh:
-                if records.select(connection, "uuid = ?", lease.uuid):
-                    raise AlreadyLeased(f"lease {lease.uuid} exists already")
-                records.claim(connection, lease)
-                records.put(connection, lease)
+                records.add(connection, lease)
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
@@ -152,18 +147,19 @@ class Store:
         :raises StaleLease: one of them was changed since it was read.
         :raises AlreadyLeased: a function that one of them now needs is taken.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             read = tuple(leases)
             current = [records.current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read, accepted=accepted)
-            for row in current:
-                records.release_claims(connection, row)
+            for lease in fresh:
+                records.release_claims(connection, lease)
             for row, lease in zip(current, fresh, strict=True):
+                recorded = records.lease_of(*row[1:])
                 records.claim(connection, lease)
-                records.put(connection, lease, str(row.payload))
+                records.change(connection, lease)
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
-                before = dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                before = dataclasses.replace(recorded, epoch=lease.epoch)
                 if before.erasure and lease.erasure:
                     before = before.with_erased(lease.erased)
                 if before != lease:
@@ -186,17 +182,17 @@ class Store:
         :raises NotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed since it was read.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             gone = tuple(leases)
             for lease in gone:
-                records.delete(connection, records.current(connection, lease))
+                records.current(connection, lease)
+                records.delete(connection, lease)
                 if not to_erase:
                     self._record(connection, Operation.DELETE, lease)
             over = [each.over(uuidutils.generate_uuid()) for each in gone if to_erase]
             fresh = self._stamped(connection, over) if over else ()
             for lease in fresh:
-                records.claim(connection, lease)
-                records.put(connection, lease)
+                records.add(connection, lease)
                 self._record(connection, Operation.ERASE, lease)
             records.unbind_requests(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
@@ -213,7 +209,7 @@ class Store:
         :raises NotFound: the old consumer has none.
         :raises Conflict: the new consumer already has active leases.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             there = self._load(connection, "consumer = ?", new_consumer)
             if old_consumer == new_consumer or any(
                 lease.is_of_request for lease in there
@@ -222,17 +218,19 @@ class Store:
                     f"consumer {new_consumer} already holds accelerators",
                     reason=exception.ConflictReason.CONSUMER,
                 )
-            before = self._load(connection, "consumer = ?", old_consumer)
-            before = tuple(each for each in before if not each.erasure)
-            if not before:
+            moved = [
+                dataclasses.replace(each, consumer=new_consumer)
+                for each in self._load(connection, "consumer = ?", old_consumer)
+                if not each.erasure
+            ]
+            if not moved:
                 raise exception.NotFound(
                     f"consumer {old_consumer} holds no accelerators",
                     kind=exception.ObjectKind.LEASE,
                 )
-            fresh = self._stamped(connection, before, consumer=new_consumer)
+            fresh = self._stamped(connection, moved)
             for lease in fresh:
-                (row,) = records.select(connection, "uuid = ?", lease.uuid)
-                records.put(connection, lease, str(row.payload))
+                records.change(connection, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             records.change_instance(
                 connection, [lease.request_uuid for lease in fresh], new_consumer
@@ -244,18 +242,18 @@ class Store:
 
         :param accepted: epochs that the helper accepts, after it rejected one.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return records.next_epoch(connection, self._now(), accepted)
 
     def providers(self) -> dict[str, str]:
         """Return every provider ever offered: uuid to resource class."""
-        with self._transaction() as connection:
-            return dict(PROVIDERS.read(connection))
+        with self._database.transaction(self._deadline) as connection:
+            return dict(schema.PROVIDERS.read(connection))
 
     def record_providers(
         self,
         resource_classes: Mapping[str, str],
-        origins: Mapping[str, ProviderOrigin] = NO_ORIGINS,
+        origins: Mapping[str, ProviderOrigin] = MappingProxyType({}),
         plugins: Mapping[str, str] = MappingProxyType({}),
         mdev_totals: Mapping[MdevType, int] = MappingProxyType({}),
     ) -> None:
@@ -265,20 +263,28 @@ class Store:
         :param plugins: names of the plugins that offer the providers.
         :param mdev_totals: the units of types of mediated devices, by type.
         """
-        with self._transaction() as connection:
-            PROVIDERS.put(connection, resource_classes.items())
-            snapshot.record_providers(connection, origins, plugins, mdev_totals)
+        with self._database.transaction(self._deadline) as connection:
+            schema.PROVIDERS.put(connection, resource_classes.items())
+            schema.PROVIDER_ORIGINS.put(
+                connection,
+                [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
+            )
+            schema.PROVIDER_PLUGINS.put(connection, plugins.items())
+            schema.MDEV_TOTALS.put(
+                connection,
+                [(each.parent, each.name, n) for each, n in mdev_totals.items()],
+            )
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return snapshot.read_published_names(connection)
 
     def change_published_names(
         self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
         """Record names as published, and others as no longer published."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             snapshot.change_published_names(connection, added, removed)
 
     def mark_region_unverified(
@@ -290,7 +296,7 @@ class Store:
 
         :returns: the previous record, to pass to :meth:`restore_region`.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             before, image, _ = regions.before_change(connection, key)
             regions.put(connection, key, image_id, RegionState.UNVERIFIED, image)
             return before
@@ -303,7 +309,7 @@ class Store:
         :param image: the image with which it was programmed; None: the recorded one
             stays.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             _, recorded, _ = regions.before_change(connection, key)
             text = regions.text_of(image) if image else recorded
             regions.put(connection, key, contents, RegionState.VERIFIED, text)
@@ -315,7 +321,7 @@ class Store:
 
         An unverified region stays unverified.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             before, image, are_lost = regions.before_change(connection, key)
             is_unverified = before and before.state == RegionState.UNVERIFIED
             if not is_unverified and (before or not are_lost):
@@ -323,7 +329,7 @@ class Store:
 
     def restore_region(self, key: str, before: regions.RegionRow | None) -> None:
         """Restore the record of a region whose programming never began."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             regions.before_change(connection, key)
             if before is None:
                 regions.delete(connection, key)
@@ -335,22 +341,17 @@ class Store:
 
         :raises NotFound: one of the given requests does not exist.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             leases = self._load(connection)
-            found = records.with_leases(
-                (
-                    each
-                    for each in records.select_requests(connection)
-                    if not uuids or each.uuid in uuids
-                ),
-                leases,
-            )
+            made = records.select_requests(connection)
+            wanted = [each for each in made if not uuids or each.uuid in uuids]
+            found = records.with_leases(wanted, leases)
         check_found(set(uuids), found, leases)
         return found
 
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             records.put_requests(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
@@ -359,7 +360,7 @@ class Store:
         :raises NotFound: one of them no longer exists.
         """
         wanted = tuple(changed)
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             recorded = {each.uuid for each in records.select_requests(connection)}
             if not recorded.issuperset(each.uuid for each in wanted):
                 raise exception.NotFound(
@@ -370,17 +371,19 @@ class Store:
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
-        with self._transaction() as connection:
-            records.delete_requests(connection, uuids)
+        with self._database.transaction(self._deadline) as connection:
+            connection.executemany(
+                "DELETE FROM requests WHERE uuid = ?", [(each,) for each in uuids]
+            )
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """Return the newest events, in chronological order."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return journal.newest(connection, limit)
 
     def recorded_state(self) -> RecordedState:
         """Return all leases, and all else that must not be offered."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             return self._all(connection)
 
     def _all(self, connection: sqlite3.Connection) -> RecordedState:
@@ -391,9 +394,11 @@ class Store:
         self, claimed: Mapping[DeviceAddress, str], seen: str
     ) -> None:
         """Record functions and slots that the helper claims for leases missing here."""
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             self._check_identity(seen)
-            records.replace_helper_claims(connection, claimed)
+            connection.execute("DELETE FROM helper_claims")
+            rows = [(str(address), lease) for address, lease in claimed.items()]
+            schema.HELPER_CLAIMS.put(connection, rows)
 
     def damaged_claims(self) -> tuple[DeviceAddress, ...]:
         """Return functions and slots of leases with damaged records; not offered."""
@@ -404,7 +409,7 @@ class Store:
 
         :raises NotFound: no damaged record claims it.
         """
-        with self._transaction() as connection:
+        with self._database.transaction(self._deadline) as connection:
             healthy = self._load(connection)
             if not records.delete_damaged(connection, address):
                 raise exception.NotFound(
@@ -417,15 +422,10 @@ class Store:
                 connection, self._now(), Operation.FORGET, address=str(address)
             )
 
-    def _transaction(
-        self, *, thorough: bool = False
-    ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._database.transaction(thorough=thorough, deadline=self._deadline)
-
     def _check(self) -> None:
-        with self._transaction(thorough=True) as connection:
+        with self._database.transaction(self._deadline, thorough=True) as connection:
             # An event with too high a number makes all others too old to be kept.
-            for table in (EVENTS, REQUESTS):
+            for table in (schema.EVENTS, schema.REQUESTS):
                 table.delete_damaged(connection)
             regions.log_damage(connection)
             for lease in restore_leases(connection):
@@ -463,19 +463,16 @@ class Store:
         self,
         connection: sqlite3.Connection,
         leases: Iterable[Lease],
-        consumer: str | None = None,
         accepted: AcceptedEpochs | None = None,
     ) -> tuple[Lease, ...]:
         epoch = records.next_epoch(connection, self._now(), accepted)
-
-        def stamped(lease: Lease) -> Lease:
+        fresh = []
+        for lease in leases:
             # The epoch of a lease may be ahead of the counter, and calls that carry it
             # may be queued. The epoch only falls if the helper would reject those too.
             own = epoch if accepted else min(max(epoch, lease.epoch + 1), LIMIT)
-            whose = consumer or lease.consumer
-            return dataclasses.replace(lease, epoch=own, consumer=whose)
-
-        return tuple(map(stamped, leases))
+            fresh.append(dataclasses.replace(lease, epoch=own))
+        return tuple(fresh)
 
     def _record(
         self,

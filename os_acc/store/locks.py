@@ -18,13 +18,13 @@ or to none, and starts over.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 
 from os_acc import exception
@@ -41,17 +41,12 @@ CACHE_LOCK = "4-bitstreams"
 
 _CONSUMER = "1-consumer-"
 _BITSTREAM = "3-bitstream-"
-_NAME = re.compile(r"[0-9]-[0-9a-z.:-]{1,100}", re.ASCII)
+_NAME = re.compile(r"[0-9]-[0-9a-z.:-]{0,99}[0-9a-z]", re.ASCII)
 
 
 def consumer_lock(uuid: str) -> str:
-    """Return the lock of an instance or migration; acquired before all others.
-
-    :raises InvalidInput: the uuid is not valid in the name of a lock file.
-    """
-    if not uuid:
-        raise exception.InvalidInput("a consumer's lock needs the consumer's uuid")
-    return _checked(f"{_CONSUMER}{uuid}")
+    """Return the lock of an instance or migration; acquired before all others."""
+    return f"{_CONSUMER}{uuid}"
 
 
 def device_lock(address: PciAddress) -> str:
@@ -85,51 +80,41 @@ class Locks:
         """Hold every named lock, or none of them.
 
         :param deadline: on the clock of :func:`time.monotonic`, in seconds.
+        :raises InvalidInput: one of them is not the name of a lock.
         :raises LockTimeout: one of them was not free before the deadline.
         :raises StateUnavailable: the lock files cannot be used.
         """
         with contextlib.ExitStack() as held:
-            for path in self._paths(names):
+            for name in self._in_order(names):
+                path = os.path.join(self._directory, name)
                 if not held.enter_context(_attempt(path, deadline)):
-                    raise exception.LockTimeout(
-                        f"the lock {os.path.basename(path)} was not free in time"
-                    )
+                    raise exception.LockTimeout(f"the lock {name} was not free in time")
             yield
 
     @contextlib.contextmanager
     def try_hold(self, names: Iterable[str]) -> Iterator[bool]:
         """Hold every named lock if all are free now; yield whether they are held.
 
-        :raises StateUnavailable: the lock files cannot be used.
+        :raises InvalidInput, StateUnavailable: see :meth:`hold`.
         """
         with contextlib.ExitStack() as held:
             now = time.monotonic()
             yield all(
-                held.enter_context(_attempt(path, now)) for path in self._paths(names)
+                held.enter_context(_attempt(os.path.join(self._directory, name), now))
+                for name in self._in_order(names)
             )
 
-    def _paths(self, names: Iterable[str]) -> list[str]:
-        wanted = sorted({*map(_checked, names)})
+    def _in_order(self, names: Iterable[str]) -> list[str]:
+        wanted = sorted({*names})
+        for name in wanted:
+            if not _NAME.fullmatch(name):
+                raise exception.InvalidInput(f"{name!r} is not the name of a lock")
         try:
             if not os.path.isdir(self._directory):
                 os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
             raise errors.from_os_error(error, self._directory) from error
-        return [os.path.join(self._directory, name) for name in wanted]
-
-
-def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise exception.InvalidInput(f"{name!r} is not the name of a lock")
-    return name
-
-
-@dataclasses.dataclass(slots=True)
-class _Queue:
-    """The threads of this process that contend for one lock file."""
-
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    users: int = 0
+        return wanted
 
 
 class _Process:
@@ -137,14 +122,11 @@ class _Process:
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
-        self.queues: dict[str, _Queue] = {}
+        #: The threads that contend for a file queue for its lock here, by its path.
+        self.queues = weakref.WeakValueDictionary[str, threading.Lock]()
+        #: A file leaves the set before it is closed: a child that is forked in between
+        #: must not close another file of the same number.
         self.files: set[int] = set()
-
-    def close(self, fd: int) -> None:
-        """Release the lock of a file."""
-        # First: a child that is forked here must not close another file's number.
-        self.files.discard(fd)
-        os.close(fd)
 
 
 _process = _Process()
@@ -166,14 +148,15 @@ os.register_at_fork(after_in_child=_forget_parent)
 @contextlib.contextmanager
 def _attempt(path: str, deadline: float) -> Iterator[bool]:
     """Queue among the threads of this process, then hold the lock of a file."""
-    process, is_mine = _process, False
+    process = _process
     with process.guard:
-        queue = process.queues.setdefault(path, _Queue())
-        queue.users += 1
-    patience = min(_left(deadline), threading.TIMEOUT_MAX)
+        queue = process.queues.setdefault(path, threading.Lock())
+    patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+    if not queue.acquire(timeout=patience):
+        yield False
+        return
     try:
-        is_mine = queue.lock.acquire(timeout=patience)
-        fd = _acquire(process, path, deadline) if is_mine else None
+        fd = _acquire(process, path, deadline)
         try:
             yield fd is not None
         finally:
@@ -183,14 +166,10 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
                     # Only the holder may do this: see the module docstring.
                     with contextlib.suppress(OSError):
                         os.unlink(path)
-                process.close(fd)
+                process.files.discard(fd)
+                os.close(fd)
     finally:
-        if is_mine:
-            queue.lock.release()
-        with process.guard:
-            queue.users -= 1
-            if not queue.users:
-                del process.queues[path]
+        queue.release()
 
 
 def _acquire(process: _Process, path: str, deadline: float) -> int | None:
@@ -201,7 +180,8 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
             try:
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
                 process.files.add(fd)
-                opened.callback(process.close, fd)
+                opened.callback(os.close, fd)
+                opened.callback(process.files.discard, fd)
                 if _lock(fd, path):
                     if _is_named(fd, path):
                         opened.pop_all()
@@ -209,7 +189,7 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
                     continue
             except OSError as error:
                 raise errors.from_os_error(error, path) from error
-        if not (left := _left(deadline)):
+        if (left := deadline - time.monotonic()) <= 0:
             return None
         time.sleep(min(pause, left))
         pause = min(2 * pause, POLL_INTERVAL)
@@ -235,7 +215,3 @@ def _is_named(fd: int, path: str) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

@@ -14,7 +14,6 @@ import functools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from oslo_log import log
@@ -44,18 +43,14 @@ class LeaseRow(NamedTuple):
     digest: object
 
 
-def lease_of(row: LeaseRow) -> Lease:
-    """Return the lease of a row.
-
-    :raises Damaged: the row is damaged.
-    """
-    return _lease(*row[1:])
-
-
 # Each operation reads all rows, and few have changed. Equal values may have other
 # types.
 @functools.lru_cache(4096, typed=True)
-def _lease(*columns: object) -> Lease:
+def lease_of(*columns: object) -> Lease:
+    """Return the lease of a row of all columns.
+
+    :raises Damaged: the row is damaged.
+    """
     if not LEASES.is_intact(columns):
         raise Damaged("it does not match its digest")
     payload = str(columns[LEASES.columns.index("payload")])
@@ -66,24 +61,19 @@ def _lease(*columns: object) -> Lease:
         raise Damaged(f"{error}; a newer os_acc wrote it") from error
 
 
-def select(
-    connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
-) -> list[LeaseRow]:
-    """Return rows in order of creation."""
-    cursor = connection.execute(schema.selection(LEASES, condition), arguments)
-    return [LeaseRow(*values) for values in cursor]
-
-
 def load(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> tuple[tuple[Lease, ...], list[tuple[LeaseRow, str]]]:
-    """Return the intact leases that match, and the damaged rows with their damage."""
+    """Return the intact leases that match, and the damaged rows with their damage.
+
+    Both are in order of creation.
+    """
     leases, damaged = [], []
-    for row in select(connection, condition, *arguments):
+    for values in connection.execute(schema.selection(LEASES, condition), arguments):
         try:
-            leases.append(lease_of(row))
+            leases.append(lease_of(*values[1:]))
         except Damaged as error:
-            damaged.append((row, str(error)))
+            damaged.append((LeaseRow(*values), str(error)))
     return tuple(leases), damaged
 
 
@@ -93,23 +83,24 @@ def current(connection: sqlite3.Connection, lease: Lease) -> LeaseRow:
     :raises NotFound: the lease is not recorded, or its record is damaged.
     :raises StaleLease: it was changed since.
     """
-    found = select(connection, "uuid = ?", lease.uuid)
-    if not found:
-        raise exception.NotFound(
-            f"no lease {lease.uuid} of consumer {lease.consumer} is recorded",
-            kind=exception.ObjectKind.LEASE,
-        )
-    row = found[0]
-    if not LEASES.is_intact(row[1:]):
-        raise exception.NotFound(
-            f"the record of lease {lease.uuid} is damaged",
-            kind=exception.ObjectKind.LEASE,
-        )
-    if row.epoch != lease.epoch:
-        raise StaleLease(
-            f"lease {lease.uuid} is at epoch {row.epoch}, was read at {lease.epoch}"
-        )
-    return row
+    for values in connection.execute(
+        schema.selection(LEASES, "uuid = ?"), (lease.uuid,)
+    ):
+        row = LeaseRow(*values)
+        if not LEASES.is_intact(row[1:]):
+            raise exception.NotFound(
+                f"the record of lease {lease.uuid} is damaged",
+                kind=exception.ObjectKind.LEASE,
+            )
+        if row.epoch != lease.epoch:
+            raise StaleLease(
+                f"lease {lease.uuid} is at epoch {row.epoch}, was read at {lease.epoch}"
+            )
+        return row
+    raise exception.NotFound(
+        f"no lease {lease.uuid} of consumer {lease.consumer} is recorded",
+        kind=exception.ObjectKind.LEASE,
+    )
 
 
 def next_epoch(
@@ -131,24 +122,39 @@ def next_epoch(
     return chosen
 
 
-def put(connection: sqlite3.Connection, lease: Lease, previous: str = "") -> None:
-    """Write a lease; its addresses have to be claimed separately.
+def add(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Record a new lease, and claim its addresses.
 
-    :param previous: the payload to replace; fields that a newer os_acc added are kept.
+    :raises AlreadyLeased: a lease has its uuid, or claims one of its addresses.
     """
-    payload = encode(lease, previous)
-    LEASES.put(connection, [(lease.uuid, lease.consumer, lease.epoch, payload)])
+    row = (lease.uuid, lease.consumer, lease.epoch, codec.encode(lease))
+    if not LEASES.put(connection, [row], keep=True):
+        raise AlreadyLeased(f"lease {lease.uuid} exists already")
+    claim(connection, lease)
 
 
-def delete(connection: sqlite3.Connection, row: LeaseRow) -> None:
-    """Remove a row and the claims of its lease."""
-    connection.execute("DELETE FROM leases WHERE rowid = ?", (row.rowid,))
-    release_claims(connection, row)
+def change(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Write a recorded lease anew; its claims stay.
+
+    Fields that a newer os_acc has added to its payload are kept.
+    """
+    (previous,) = connection.execute(
+        "SELECT payload FROM leases WHERE uuid = ?", (lease.uuid,)
+    ).fetchone()
+    fields = _with_unknown(json.loads(codec.encode(lease)), json.loads(previous))
+    row = (lease.uuid, lease.consumer, lease.epoch, codec.encode(fields))
+    LEASES.put(connection, [row])
 
 
-def release_claims(connection: sqlite3.Connection, row: LeaseRow) -> None:
+def delete(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Remove the record and the claims of a lease."""
+    connection.execute("DELETE FROM leases WHERE uuid = ?", (lease.uuid,))
+    release_claims(connection, lease)
+
+
+def release_claims(connection: sqlite3.Connection, lease: Lease) -> None:
     """Remove the claims of a lease."""
-    connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
+    connection.execute("DELETE FROM claims WHERE lease = ?", (lease.uuid,))
 
 
 def claim(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -230,29 +236,7 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress,
     :returns: lease uuids by address.
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
-    return MappingProxyType(dict(_parsed(rows)))
-
-
-def replace_helper_claims(
-    connection: sqlite3.Connection, claimed: Mapping[DeviceAddress, str]
-) -> None:
-    """Replace the copy of the helper's list."""
-    connection.execute("DELETE FROM helper_claims")
-    HELPER_CLAIMS.put(
-        connection, [(str(address), lease) for address, lease in claimed.items()]
-    )
-
-
-def encode(lease: Lease, previous: str = "") -> str:
-    """Return the payload of a lease.
-
-    :param previous: the payload to replace; fields that a newer os_acc added
-        are kept.
-    """
-    text = codec.encode(lease)
-    if not previous:
-        return text
-    return codec.encode(_with_unknown(json.loads(text), json.loads(previous)))
+    return dict(_parsed(rows))
 
 
 def _with_unknown(new: Any, old: Any) -> Any:
@@ -355,9 +339,7 @@ def shrink_requests(
         size = max(lease.request_size - count, ready)
         if made and lease.request_size > size:
             # The epoch stays: a concurrent unplug may have read this lease.
-            less = dataclasses.replace(lease, request_size=size)
-            (row,) = select(connection, "uuid = ?", lease.uuid)
-            put(connection, less, str(row.payload))
+            change(connection, dataclasses.replace(lease, request_size=size))
 
 
 def change_instance(
@@ -369,13 +351,6 @@ def change_instance(
             if each.binding:
                 binding = dataclasses.replace(each.binding, instance_uuid=instance_uuid)
                 put_requests(connection, [dataclasses.replace(each, binding=binding)])
-
-
-def delete_requests(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
-    """Remove rows."""
-    connection.executemany(
-        "DELETE FROM requests WHERE uuid = ?", [(each,) for each in uuids]
-    )
 
 
 def _encode_request(request: AcceleratorRequest) -> str:

@@ -59,59 +59,33 @@ def text_of(image: RecordedImage) -> str:
 
 def read(connection: sqlite3.Connection) -> UnverifiedRegions:
     """Return the unverified regions, according to all records."""
-    intact, is_damaged = _rows(connection)
-    unverified = _keys(intact, RegionState.UNVERIFIED)
+    rows, are_lost = _rows(connection)
     verified = {
-        row.key: row.contents for row in intact if row.state == RegionState.VERIFIED
+        row.key: row.contents for row in rows if row.state == RegionState.VERIFIED
     }
-    all_are = _ALL_REGIONS in unverified or is_damaged
     return UnverifiedRegions(
-        keys=unverified - {_ALL_REGIONS},
-        guest_writable=_keys(intact, RegionState.GUEST_WRITABLE),
+        keys=_keys(rows, RegionState.UNVERIFIED),
+        guest_writable=_keys(rows, RegionState.GUEST_WRITABLE),
         contents=verified,
-        verified_since_loss=frozenset(verified) if all_are else None,
+        verified_since_loss=frozenset(verified) if are_lost else None,
         images={
-            row.key: RecordedImage(*json.loads(row.image))
-            for row in intact
-            if row.image
+            row.key: RecordedImage(*json.loads(row.image)) for row in rows if row.image
         },
     )
 
 
 def log_damage(connection: sqlite3.Connection) -> None:
     """Log an error if records of regions are damaged."""
-    if not are_intact(connection):
+    if REGIONS.rows(connection)[1]:
         LOG.error(
             "Records of region contents are damaged; no region is offered until it has"
             " been programmed again"
         )
 
 
-def are_intact(connection: sqlite3.Connection) -> bool:
-    """Return whether the digest of each row matches."""
-    return not _rows(connection)[1]
-
-
 def mark_lost(connection: sqlite3.Connection) -> None:
     """Record that records may be missing: all regions are unverified."""
     put(connection, _ALL_REGIONS, "", RegionState.UNVERIFIED)
-
-
-def copy(
-    connection: sqlite3.Connection, rows: Iterable[RegionRow], *, complete: bool
-) -> None:
-    """Copy the intact records of a damaged store into a new one.
-
-    :param complete: whether no other rows existed.
-    """
-    if complete:
-        connection.execute("DELETE FROM regions")
-    for row in rows:
-        # A later record, now lost, may have made a verified region unverified.
-        if complete or row.state == RegionState.UNVERIFIED:
-            put(connection, *row)
-        elif row.image:
-            put(connection, row.key, "", RegionState.UNVERIFIED, row.image)
 
 
 def before_change(
@@ -122,10 +96,10 @@ def before_change(
     A loss is recorded first: all regions are unverified. A damaged row may have
     belonged to another region, and may be overwritten next.
     """
-    intact, _ = _rows(connection)
-    before = next((row for row in intact if row.key == key), None)
-    if are_lost := read(connection).verified_since_loss is not None:
+    rows, are_lost = _rows(connection)
+    if are_lost:
         mark_lost(connection)
+    before = next((row for row in rows if row.key == key), None)
     return before, before.image if before else "", are_lost
 
 
@@ -134,9 +108,10 @@ def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
 
 
 def _rows(connection: sqlite3.Connection) -> tuple[list[RegionRow], bool]:
-    """Return the intact rows, and whether another one is damaged."""
+    """Return the intact rows of regions, and whether records were lost."""
     intact, damaged = REGIONS.rows(connection)
-    return [RegionRow(*values) for values in intact], bool(damaged)
+    rows = [RegionRow(*each) for each in intact if each[0] != _ALL_REGIONS]
+    return rows, bool(damaged) or len(rows) < len(intact)
 
 
 def put(

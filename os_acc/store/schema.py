@@ -260,11 +260,6 @@ def row_digest(*values: object) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def add_functions(connection: sqlite3.Connection) -> None:
-    """Make the digest function available to the SQL statements of a connection."""
-    connection.create_function("row_digest", -1, row_digest, deterministic=True)
-
-
 @contextlib.contextmanager
 def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
     """Open an image in memory, or an empty one, and begin a transaction.
@@ -392,5 +387,5 @@ def _tables(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 def _in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    add_functions(connection)
+    connection.create_function("row_digest", -1, row_digest, deterministic=True)
     return connection

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The recorded state as one value, and the rows of providers.
+"""The recorded state as one value, and the rows of published names.
 
 Opening a :class:`os_acc.store.leases.Store` creates missing files and lock files, and
 replaces a damaged store. :func:`read` does none of this; an older schema is upgraded in
@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TypeVar
 
 from os_acc.objects.accelerator_request import AcceleratorRequest
@@ -38,14 +37,7 @@ from os_acc.store import journal, records, regions, schema
 from os_acc.store.database import Database
 from os_acc.store.errors import StoreDamaged
 from os_acc.store.journal import Event
-from os_acc.store.schema import (
-    CREATED_NAMES,
-    MDEV_TOTALS,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    PROVIDERS,
-    PUBLISHED_NAMES,
-)
+from os_acc.store.schema import CREATED_NAMES, PUBLISHED_NAMES
 
 _State = TypeVar("_State", bound=RecordedState)
 _KINDS = {each.value: each for each in NameKind}
@@ -115,31 +107,28 @@ def recorded_state(
     :param kind: the type of the result; ``more`` has its further fields.
     """
     meta = schema.read_meta(connection)
-    origins = PROVIDER_ORIGINS.read(connection)
-    totals = MDEV_TOTALS.read(connection)
     return kind(
         leases=leases,
         damaged_claims=records.damaged_claims(connection),
         unverified_regions=regions.read(connection),
-        provider_origins=MappingProxyType(
-            {
-                provider: ProviderOrigin(PciAddress.parse(address), key)
-                for provider, address, key in origins
-            }
-        ),
-        provider_classes=MappingProxyType(dict(PROVIDERS.read(connection))),
-        provider_plugins=MappingProxyType(dict(PROVIDER_PLUGINS.read(connection))),
+        provider_origins={
+            provider: ProviderOrigin(PciAddress.parse(address), key)
+            for provider, address, key in schema.PROVIDER_ORIGINS.read(connection)
+        },
+        provider_classes=dict(schema.PROVIDERS.read(connection)),
+        provider_plugins=dict(schema.PROVIDER_PLUGINS.read(connection)),
         store=meta.store,
         helper_claims=records.read_helper_claims(connection),
         epoch=meta.epoch,
-        mdev_totals=MappingProxyType(
-            {MdevType(parent, name): total for parent, name, total in totals}
-        ),
+        mdev_totals={
+            MdevType(parent, name): total
+            for parent, name, total in schema.MDEV_TOTALS.read(connection)
+        },
         **more,
     )
 
 
-# -- providers ---------------------------------------------------------------------
+# -- published names ----------------------------------------------------------------
 
 
 def read_published_names(connection: sqlite3.Connection) -> PublishedNames:
@@ -153,7 +142,7 @@ def read_published_names(connection: sqlite3.Connection) -> PublishedNames:
         for kind, text, at in CREATED_NAMES.read(connection)
         if kind in _KINDS
     }
-    return PublishedNames.of_mapping(
+    return PublishedNames(
         {each: frozenset(names) for each, names in assigned.items()},
         frozenset(created),
         {name: at for name, at in created.items() if at},
@@ -180,21 +169,3 @@ def change_published_names(
 
 def _created(names: PublishedNames) -> list[tuple[str, str]]:
     return [(name.kind.value, name.text) for name in names.created]
-
-
-def record_providers(
-    connection: sqlite3.Connection,
-    origins: Mapping[str, ProviderOrigin],
-    plugins: Mapping[str, str],
-    mdev_totals: Mapping[MdevType, int],
-) -> None:
-    """Record the origins and plugins of providers, and the totals of types, as now."""
-    PROVIDER_ORIGINS.put(
-        connection,
-        [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
-    )
-    PROVIDER_PLUGINS.put(connection, plugins.items())
-    totals = mdev_totals.items()
-    MDEV_TOTALS.put(
-        connection, [(each.parent, each.name, total) for each, total in totals]
-    )

@@ -13,13 +13,11 @@ import dataclasses
 import glob
 import hashlib
 import json
-import math
 import os
 import stat
 import time
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from os_acc.exception import InvalidInput, OsAccError
 from os_acc.host import attributes
@@ -249,11 +247,9 @@ class HealthRecord:
     :ivar readings: the readings of each function, by name.
     """
 
-    faults: Mapping[PciAddress, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    faults: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
     readings: Mapping[PciAddress, Mapping[str, int]] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
+        default_factory=dict
     )
 
 
@@ -283,27 +279,20 @@ def recorded_health(state_path: str, root: str) -> HealthRecord:
 
     The service of an old one has ended, or hangs.
     """
-    path = os.path.join(state_path, _HEALTH)
-    try:
-        return _health(json.loads(_read(path, _LONGEST_HEALTH)), root)
     # A record is no part of the state: without it the health is unknown.
-    except (*_UNUSABLE, InvalidInput):
-        return HealthRecord()
-
-
-def _health(found: Any, root: str) -> HealthRecord:
-    age = time.time() - found.get("time", -math.inf)
-    if found.get("boot") != attributes.boot_id(root) or not 0 <= age <= MAX_AGE:
-        return HealthRecord()
-    faults = {PciAddress.parse(at): str(text) for at, text in found["faults"].items()}
-    readings = {
-        PciAddress.parse(at): {str(name): int(value) for name, value in each.items()}
-        for at, each in found["readings"].items()
-    }
-    return HealthRecord(
-        MappingProxyType(faults),
-        MappingProxyType({at: MappingProxyType(each) for at, each in readings.items()}),
-    )
+    with contextlib.suppress(*_UNUSABLE, InvalidInput):
+        found = json.loads(_read(os.path.join(state_path, _HEALTH), _LONGEST_HEALTH))
+        is_young = 0 <= time.time() - found["time"] <= MAX_AGE
+        if is_young and found["boot"] == attributes.boot_id(root):
+            faults = {
+                PciAddress.parse(at): str(why) for at, why in found["faults"].items()
+            }
+            readings = {
+                PciAddress.parse(at): {str(name): int(n) for name, n in each.items()}
+                for at, each in found["readings"].items()
+            }
+            return HealthRecord(faults, readings)
+    return HealthRecord()
 
 
 # -- unforeseen errors of a service's threads ----------------------------------------

@@ -116,9 +116,7 @@ class Flips:
             mdev_totals={MdevType("mtty", "mtty-1"): 24},
         )
         names = frozenset({_FAST, _CLASS})
-        store.change_published_names(
-            PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7})
-        )
+        store.change_published_names(PublishedNames({_GONE: names}, names, {_FAST: 7}))
         store.mark_region_unverified(_REGION.key, "an image")
         store.mark_region_verified(
             dataclasses.replace(_REGION, number=1).key,

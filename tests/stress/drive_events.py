@@ -207,7 +207,7 @@ class DriveHost:
             contextlib.closing(sqlite3.connect(file)) as connection,
             connection,
         ):
-            schema.add_functions(connection)
+            connection.create_function("row_digest", -1, schema.row_digest)
             connection.execute("UPDATE leases SET digest = ''")
 
     def _store(self, node: int) -> Path:

@@ -57,9 +57,9 @@ class Steps:
                 steps._step()
                 super().write(path, text)
 
-        def watched(database: Database, **options: Any) -> Any:
+        def watched(database: Database, *given: Any, **options: Any) -> Any:
             steps._step()
-            return transaction(database, **options)
+            return transaction(database, *given, **options)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Database, "transaction", watched)

@@ -18,7 +18,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
-from os_acc.store import records, snapshot
+from os_acc.store import codec, snapshot
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.helper import privileged_here
@@ -101,7 +101,7 @@ def damage_records(
 ) -> None:
     """Change one bit of each lease's and region's record, nothing else."""
     content = file.read_bytes()
-    stored = [records.encode(lease).encode() for lease in leases]
+    stored = [codec.encode(lease).encode() for lease in leases]
     # Changed in the index as well: SQLite finds no damage.
     stored += [region.key.encode() for region in UNVERIFIED]
     for record in stored:

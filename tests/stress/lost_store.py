@@ -257,12 +257,12 @@ def watch_transactions(recorder: Recorder, is_lost: Callable[[], bool]) -> None:
     begin = Database.transaction
     reported: set[int] = set()
 
-    def watched(database: Database, **options: Any) -> Any:
+    def watched(database: Database, *given: Any, **options: Any) -> Any:
         recorder.touch("a transaction")
         if is_lost() and id(database) not in reported:
             reported.add(id(database))
-            with recorder.quiet(), noticed(), begin(database, **options):
+            with recorder.quiet(), noticed(), begin(database, *given, **options):
                 pass
-        return begin(database, **options)
+        return begin(database, *given, **options)
 
     Database.transaction = watched  # type: ignore[method-assign, assignment]

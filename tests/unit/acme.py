@@ -135,7 +135,7 @@ class ErasesPci(pci.PciPlugin):
     def erase(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> float:
         return erase_block(self.root, str(handle.address))
 
-    def _is_own(self, candidate: UsableFunction | base.MatchedFunction) -> bool:
+    def _is_own(self, candidate: base.MatchedFunction) -> bool:
         return self.conf.vendor in (0, candidate.function.identity.vendor)
 
 

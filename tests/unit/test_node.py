@@ -14,6 +14,7 @@ import os_acc
 from os_acc import exception, service
 from os_acc.inventory import discovery
 from os_acc.store import Store, state_files
+from os_acc.store.database import Database
 from os_acc.testing import TestHost, hosts, instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -202,7 +203,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def lock() -> None:
         monkeypatch.setattr(discovery, "discover", fail)
-        monkeypatch.setattr(Store, "_transaction", fail)
+        monkeypatch.setattr(Database, "transaction", fail)
 
     return lock
 
@@ -231,7 +232,7 @@ def test_only_allocations_of_accelerators_depend_on_the_store(two, monkeypatch):
     def fail(*_arguments: object, **_options: object) -> None:
         raise exception.StateUnavailable("the disk is full")
 
-    monkeypatch.setattr(Store, "_transaction", fail)
+    monkeypatch.setattr(Database, "transaction", fail)
     assert not two[0].owns_any(allocations(uuid_of(91), "DISK_GB"))
     with pytest.raises(exception.StateUnavailable):
         two[0].owns_any(allocations(uuid_of(91), "VGPU"))

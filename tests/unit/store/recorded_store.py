@@ -92,7 +92,7 @@ def load(text: str, state_path: str) -> None:
     directory.mkdir(exist_ok=True)
     file = directory / "os_acc.sqlite"
     with contextlib.closing(sqlite3.connect(file)) as connection:
-        schema.add_functions(connection)
+        connection.create_function("row_digest", -1, schema.row_digest)
         connection.executescript(text)
 
 

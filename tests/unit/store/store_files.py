@@ -48,7 +48,7 @@ def unlearn(older: pytest.MonkeyPatch, state: LeaseState) -> None:
 
     older.setattr(codec, "decode", read)
     # The older version is another process.
-    records._lease.cache_clear()
+    records.lease_of.cache_clear()
 
 
 def file_in(state_path: str) -> pathlib.Path:
@@ -59,7 +59,7 @@ def file_in(state_path: str) -> pathlib.Path:
 def execute(file: pathlib.Path, *statements: str) -> None:
     """Run SQL statements on a store, as an operator's tool would."""
     with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        schema.add_functions(connection)
+        connection.create_function("row_digest", -1, schema.row_digest)
         for statement in statements:
             connection.execute(statement)
 
@@ -91,9 +91,7 @@ def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     )
     name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
     store.change_published_names(
-        PublishedNames.of_mapping(
-            {"provider": frozenset({name})}, frozenset({name}), {name: 5}
-        )
+        PublishedNames({"provider": frozenset({name})}, frozenset({name}), {name: 5})
     )
     store.record_helper_claims(
         {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.recorded_state().store

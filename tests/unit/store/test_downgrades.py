@@ -15,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.store import Store, codec, records, schema, snapshot
+from os_acc.store import Store, codec, schema, snapshot
 from tests.unit.store.store_files import execute, file_in, reopened, rows, unlearn
 
 
@@ -30,7 +30,7 @@ def newer(
 
     def write(fields: dict[str, Any]) -> Lease:
         (lease,) = store.add([make_lease(1, functions=2)])
-        recorded = json.loads(records.encode(lease))
+        recorded = json.loads(codec.encode(lease))
         for name, value in fields.items():
             known = recorded.get(name)
             both = isinstance(known, dict) and isinstance(value, dict)

@@ -118,7 +118,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, code: int, statement: str) -> None:
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", isolation_level=None, factory=Lacking)
-        schema.add_functions(connection)
+        connection.create_function("row_digest", -1, schema.row_digest)
         return connection
 
     monkeypatch.setattr(schema, "_in_memory", connect)

@@ -25,7 +25,7 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, record
-from os_acc.store import records
+from os_acc.store import codec
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
@@ -163,7 +163,7 @@ def _rewrite(host: TestHost, lease: Lease, fields: dict[str, Any]) -> None:
 
 
 def _fields_of(lease: Lease) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(records.encode(lease))
+    fields: dict[str, Any] = json.loads(codec.encode(lease))
     return fields
 
 

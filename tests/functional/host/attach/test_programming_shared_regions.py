@@ -91,7 +91,7 @@ def adopt(bench: TestHost) -> None:
 
 
 def damage(bench: TestHost) -> None:
-    with bench.manager.store._transaction() as connection:
+    with bench.manager.store._database.transaction() as connection:
         connection.execute("UPDATE leases SET digest = ''")
 
 
