@@ -10,12 +10,10 @@ a client inside the kernel, such as ZFS: a plug finds it, when it claims the dis
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Final, TypeAlias
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Final, ParamSpec, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
@@ -32,10 +30,7 @@ from os_acc.host.attributes import (
 )
 from os_acc.objects.pci import PciAddress, PciFunction
 
-#: PCI functions, the name of a device of theirs, and a function that returns how the
-#: host uses the device, or None.
-Check: TypeAlias = tuple[Sequence[PciAddress], str, Callable[[], str | None]]
-
+_P = ParamSpec("_P")
 _Functions: TypeAlias = Mapping[PciAddress, PciFunction]
 
 # With native multipath the mounted disk is a virtual device below the subsystem;
@@ -55,44 +50,55 @@ def read_usage(root: str, functions: _Functions) -> dict[PciAddress, str]:
 
     :raises HostStepFailed: the kernel reports an error: the uses are unknown.
     """
-    checks = chain(
-        disks(root),
-        interfaces(root),
-        displays(root, functions),
-        _parts(root, functions),
-    )
-    return used(checks, functions)
+    uses = Uses(functions)
+    note_disks(root, uses)
+    note_interfaces(root, uses)
+    note_displays(root, functions, uses)
+    _note_parts(root, functions, uses)
+    return uses.found
 
 
-def used(
-    checks: Iterable[Check], functions: Container[PciAddress]
-) -> dict[PciAddress, str]:
-    """Return the first use of each of these functions that is used.
+class Uses:
+    """The first use of each of these functions that is used.
 
     An error counts as a use: a faulty device must neither be taken from the host by
     mistake nor prevent the check of others.
     """
-    found: dict[PciAddress, str] = {}
-    for owners, name, use in checks:
-        if not [each for each in owners if each in functions and each not in found]:
-            continue
+
+    def __init__(self, functions: Container[PciAddress]) -> None:
+        self._functions = functions
+        self.found: dict[PciAddress, str] = {}
+
+    def note(
+        self,
+        owner: PciAddress | None,
+        name: str,
+        read: Callable[_P, str | None],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> None:
+        """Note how the host uses a device, unless a use of its function is known.
+
+        :param owner: the function of the device; None: it has none.
+        :param read: returns the use, or None.
+        """
+        if owner is None or owner in self.found or owner not in self._functions:
+            return
         try:
-            sentence = use()
+            sentence = read(*args, **kwargs)
         except HostStepFailed as error:
             if is_exhaustion(error):
                 raise
             sentence = f"cannot determine the use of {name}: {error.message}"
         if sentence is not None:
-            for each in owners:
-                found.setdefault(each, sentence)
-    return {each: sentence for each, sentence in found.items() if each in functions}
+            self.found[owner] = sentence
 
 
 # -- disks -------------------------------------------------------------------
 
 
-def disks(root: str) -> Iterator[Check]:
-    """Yield the checks of block devices.
+def note_disks(root: str, uses: Uses) -> None:
+    """Note the uses of block devices.
 
     :raises HostStepFailed: the kernel reports an error.
     """
@@ -108,8 +114,8 @@ def disks(root: str) -> Iterator[Check]:
         # The device itself, or the disk of a partition.
         for name in (device.name, *device.ancestors[-1:]):
             owners = owners or paths.get(name, [])
-        if owners:
-            yield owners, device.name, functools.partial(busy.use, device)
+        for owner in owners:
+            uses.note(owner, device.name, busy.use, device)
 
 
 class _Busy:
@@ -176,14 +182,10 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
 # -- network interfaces ------------------------------------------------------
 
 
-def interfaces(root: str) -> Iterator[Check]:
-    """Yield the checks of network interfaces.
-
-    :raises HostStepFailed: the kernel reports an error.
-    """
+def note_interfaces(root: str, uses: Uses) -> None:
+    """Note the uses of network interfaces; see :func:`note_disks`."""
     for device in class_devices(root, "sys/class/net"):
-        if device.owner is not None:
-            yield [device.owner], device.name, functools.partial(_network_use, device)
+        uses.note(device.owner, device.name, _network_use, device)
 
 
 def _network_use(device: ClassDevice) -> str | None:
@@ -203,22 +205,17 @@ def _network_use(device: ClassDevice) -> str | None:
 # -- displays ----------------------------------------------------------------
 
 
-def displays(root: str, functions: _Functions) -> Iterator[Check]:
-    """Yield the checks of displays.
-
-    :raises HostStepFailed: the kernel reports an error.
-    """
+def note_displays(root: str, functions: _Functions, uses: Uses) -> None:
+    """Note the uses of displays; see :func:`note_disks`."""
     for address, function in functions.items():
         if function.class_code >> 16 == _DISPLAY_CLASS:
-            yield [address], str(address), functools.partial(_boot_vga, root, address)
+            uses.note(address, str(address), _boot_vga, root, address)
     for device in class_devices(root, "sys/class/drm"):
-        if device.owner is not None:
-            yield [device.owner], device.name, functools.partial(_screen, device)
+        uses.note(device.owner, device.name, _screen, device)
     if _console_on_framebuffer(root):
         for device in class_devices(root, "sys/class/graphics"):
-            if device.owner is not None:
-                sentence = f"framebuffer {device.name} shows the console"
-                yield [device.owner], device.name, functools.partial(str, sentence)
+            sentence = f"framebuffer {device.name} shows the console"
+            uses.note(device.owner, device.name, str, sentence)
 
 
 def _boot_vga(root: str, address: PciAddress) -> str | None:
@@ -253,27 +250,23 @@ def _console_on_framebuffer(root: str) -> bool:
 # (:mod:`os_acc.host.mdev`), and MIG instances.
 
 
-def _parts(root: str, functions: _Functions) -> Iterator[Check]:
+def _note_parts(root: str, functions: _Functions, uses: Uses) -> None:
     for device in class_devices(root, "sys/bus/mdev/devices"):
-        if device.owner is not None:
-            sentence = f"it has the mediated device {device.name}"
-            yield [device.owner], device.name, functools.partial(str, sentence)
-    of_nvidia = {
-        address: function
-        for address, function in functions.items()
-        if function.identity.vendor == mdev.NVIDIA_VENDOR
-    }
-    for address, function in of_nvidia.items():
-        if function.physfn is not None:
-            yield [address], str(address), functools.partial(_vgpu, root, address)
+        sentence = f"it has the mediated device {device.name}"
+        uses.note(device.owner, device.name, str, sentence)
+    of_nvidia = [
+        each
+        for each in functions.values()
+        if each.identity.vendor == mdev.NVIDIA_VENDOR
+    ]
+    for each in of_nvidia:
+        if each.physfn is not None:
+            uses.note(each.address, str(each.address), _vgpu, root, each.address)
     # Reads of the information of a GPU go through its driver.
     instances = mig_instances(root) if of_nvidia else {}
-    for address in of_nvidia if instances else ():
-        yield (
-            [address],
-            str(address),
-            functools.partial(_mig_use, root, address, instances),
-        )
+    for each in of_nvidia if instances else ():
+        address = each.address
+        uses.note(address, str(address), _mig_use, root, address, instances)
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:
@@ -301,8 +294,9 @@ def mig_use(root: str, address: PciAddress, instances: Mapping[str, str]) -> str
 
     :param instances: see :func:`mig_instances`.
     """
-    use = functools.partial(_mig_use, root, address, instances)
-    return used([([address], str(address), use)], {address}).get(address)
+    uses = Uses({address})
+    uses.note(address, str(address), _mig_use, root, address, instances)
+    return uses.found.get(address)
 
 
 def _mig_use(
