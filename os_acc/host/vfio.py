@@ -41,16 +41,6 @@ def iommu_on(root: str) -> bool:
     return bool(names(os.path.join(root, GROUPS)))
 
 
-def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
-    """Return the reserved regions that prevent the assignment of a group.
-
-    Only ``direct`` does: firmware needs these regions mapped one to one. The
-    types ``direct-relaxable``, ``msi`` and ``reserved`` do not
-    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
-    """
-    return tuple([region for region in group.reserved if region[2] == "direct"])
-
-
 def read_iommu_groups(
     root: str, unreadable: MutableMapping[str, OsAccError]
 ) -> dict[int, IommuGroup]:

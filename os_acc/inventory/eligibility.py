@@ -159,10 +159,12 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
         return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
         return _no(function, RejectReason.UNSAFE_IOMMU)
-    regions = vfio.blocking_regions(group)
-    if regions:
-        start, end, _kind = regions[0]
-        return _no(function, RejectReason.RESERVED_REGION, f"{start:#x} to {end:#x}")
+    for start, end, kind in group.reserved:
+        # Firmware needs these mapped one to one. No other type prevents an assignment
+        # (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+        if kind == "direct":
+            detail = f"{start:#x} to {end:#x}"
+            return _no(function, RejectReason.RESERVED_REGION, detail)
     return None
 
 
