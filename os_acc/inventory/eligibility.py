@@ -234,14 +234,20 @@ def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a function that cannot have its driver for a guest."""
-    driver = driver_of(evidence, function)
+    """Reject a function that cannot have its driver for a guest.
+
+    So it is if vfio-pci refuses it, or does not reset it.
+    """
+    driver, tags = driver_of(evidence, function), evidence.named[function.address]
     if driver == VFIO_PCI:
-        return _vfio_pci(evidence, function)
+        if vfio.denylisted(evidence.root, function):
+            return _no(function, RejectReason.DENYLISTED)
+        if not tags.allow_no_reset and not _is_reset(evidence, function):
+            return _no(function, RejectReason.NO_RESET)
+        return None
     # A lease stays, also one of another caller, or without its driver.
     if function.address in evidence.leased:
         return None
-    tags = evidence.named[function.address]
     if tags.vgpu_type:
         detail = _without_vgpus(evidence.root, function)
         reason = RejectReason.NO_VGPU
@@ -274,16 +280,6 @@ def _untagged_vgpu(
         return None
     hint = "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types"
     return _no(function, RejectReason.UNSUPPORTED, hint)
-
-
-def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    """Reject a function that vfio-pci refuses, or does not reset."""
-    if vfio.denylisted(evidence.root, function):
-        return _no(function, RejectReason.DENYLISTED)
-    tags = evidence.named[function.address]
-    if not tags.allow_no_reset and not _is_reset(evidence, function):
-        return _no(function, RejectReason.NO_RESET)
-    return None
 
 
 def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
