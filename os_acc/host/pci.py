@@ -141,10 +141,13 @@ def scan(root: str) -> Host:
     :raises HostStepFailed: the names of the devices cannot be read.
     """
     unreadable: dict[str, OsAccError] = {}
+    functions = _read_functions(root, unreadable)
+    groups = vfio.read_iommu_groups(root, unreadable)
+    netdevs = [(each.name, each.owner) for each in class_devices(root, "sys/class/net")]
     return Host(
-        functions=MappingProxyType(_read_functions(root, unreadable)),
-        groups=MappingProxyType(vfio.read_iommu_groups(root, unreadable)),
-        netdevs=MappingProxyType(_netdevs(root)),
+        functions=MappingProxyType(functions),
+        groups=MappingProxyType(groups),
+        netdevs=MappingProxyType({name: at for name, at in netdevs if at is not None}),
         unreadable=MappingProxyType(unreadable),
     )
 
@@ -185,14 +188,6 @@ def read_parents(
         if above is not None:
             found[address] = above
     return found
-
-
-def _netdevs(root: str) -> dict[str, PciAddress]:
-    return {
-        device.name: device.owner
-        for device in class_devices(root, "sys/class/net")
-        if device.owner is not None
-    }
 
 
 def _read_functions(
