@@ -104,8 +104,21 @@ def check(request: FlavorRequest) -> None:
     """
     for group in request.groups:
         _check_group(group)
-    _check_suffixes([group.suffix for group in request.groups])
-    _check_policy(request)
+    suffixes = [group.suffix for group in request.groups]
+    for suffix, times in sorted(Counter(suffixes).items()):
+        if times > 1:
+            raise exception.InvalidExtraSpec(
+                f"there are {times} groups with the suffix {suffix!r}",
+                hint="rename the flavor's group: the groups of a device profile "
+                "use device_profile_0 and so on",
+            )
+    numbered = [suffix for suffix in suffixes if suffix]
+    if len(numbered) > 1 and request.policy is None:
+        raise exception.InvalidExtraSpec(
+            f"there are several numbered groups ({exception.some(numbered, _SHOWN)}) "
+            "but no valid group_policy",
+            hint="set group_policy to 'none' or 'isolate'",
+        )
 
 
 def _check_group(group: RequestGroup) -> None:
@@ -130,26 +143,6 @@ def _check_group(group: RequestGroup) -> None:
         f"{title(group.suffix)} {lacking}",
         hint=f"add resources{group.suffix}:<resource class>=<amount>",
     )
-
-
-def _check_suffixes(suffixes: Sequence[str]) -> None:
-    for suffix, times in sorted(Counter(suffixes).items()):
-        if times > 1:
-            raise exception.InvalidExtraSpec(
-                f"there are {times} groups with the suffix {suffix!r}",
-                hint="rename the flavor's group: the groups of a device profile "
-                "use device_profile_0 and so on",
-            )
-
-
-def _check_policy(request: FlavorRequest) -> None:
-    numbered = [group.suffix for group in request.groups if group.suffix]
-    if len(numbered) > 1 and request.policy is None:
-        raise exception.InvalidExtraSpec(
-            f"there are several numbered groups ({exception.some(numbered, _SHOWN)}) "
-            "but no valid group_policy",
-            hint="set group_policy to 'none' or 'isolate'",
-        )
 
 
 def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
@@ -309,7 +302,7 @@ def _add_own(
         if own is None:
             continue
         requested = accel_keys.read(own, value)
-        field = accel_keys.KEYS[own.name].value
+        field = accel_keys.KEYS[own.name]
         if given.setdefault((own.suffix, field), requested) != requested:
             raise exception.InvalidExtraSpec(
                 f"extra spec {exception.show(key)} contradicts another key of "
