@@ -194,7 +194,8 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
         return
     taken = [address for lease in leases for address in lease.functions]
     functions = (pci.read_function(root, address) for address in taken)
-    uses = usage.read_usage(root, {each.address: each for each in functions if each})
+    there = {each.address: each for each in functions if each}
+    uses = usage.read_usage(root, there, pci.netdevs(root))
     for lease in leases:
         check_vgpu(root, lease)
         for address in lease.functions:

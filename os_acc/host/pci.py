@@ -143,13 +143,21 @@ def scan(root: str) -> Host:
     unreadable: dict[str, OsAccError] = {}
     functions = _read_functions(root, unreadable)
     groups = vfio.read_iommu_groups(root, unreadable)
-    netdevs = [(each.name, each.owner) for each in class_devices(root, "sys/class/net")]
     return Host(
         functions=MappingProxyType(functions),
         groups=MappingProxyType(groups),
-        netdevs=MappingProxyType({name: at for name, at in netdevs if at is not None}),
+        netdevs=MappingProxyType(netdevs(root)),
         unreadable=MappingProxyType(unreadable),
     )
+
+
+def netdevs(root: str) -> dict[str, PciAddress]:
+    """Return the PCI function of each PCI network interface, by name.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    found = {each.name: each.owner for each in class_devices(root, "sys/class/net")}
+    return {name: owner for name, owner in found.items() if owner is not None}
 
 
 def has_bus(root: str, address: PciAddress) -> bool:

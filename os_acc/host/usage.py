@@ -45,14 +45,17 @@ _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
 _INSTANCE: Final = re.compile(r"gi[0-9]+")
 
 
-def read_usage(root: str, functions: _Functions) -> dict[PciAddress, str]:
+def read_usage(
+    root: str, functions: _Functions, netdevs: Mapping[str, PciAddress]
+) -> dict[PciAddress, str]:
     """Return the host's use of each of these functions that it uses: a sentence.
 
+    :param netdevs: the function of each network interface.
     :raises HostStepFailed: the kernel reports an error: the uses are unknown.
     """
     uses = Uses(functions)
     note_disks(root, uses)
-    note_interfaces(root, uses)
+    note_interfaces(root, netdevs, uses)
     note_displays(root, functions, uses)
     _note_parts(root, functions, uses)
     return uses.found
@@ -182,23 +185,23 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
 # -- network interfaces ------------------------------------------------------
 
 
-def note_interfaces(root: str, uses: Uses) -> None:
-    """Note the uses of network interfaces; see :func:`note_disks`."""
-    for device in class_devices(root, "sys/class/net"):
-        uses.note(device.owner, device.name, _network_use, device)
+def note_interfaces(root: str, netdevs: Mapping[str, PciAddress], uses: Uses) -> None:
+    """Note the uses of network interfaces."""
+    for name, owner in netdevs.items():
+        uses.note(owner, name, _network_use, f"{root}/sys/class/net", name)
 
 
-def _network_use(device: ClassDevice) -> str | None:
-    name = f"network interface {device.name}"
-    for each in names(device.path):
-        if each == "master" and (master := link_name(f"{device.path}/{each}")):
-            return f"{name} is part of {master}"
+def _network_use(directory: str, name: str) -> str | None:
+    path = f"{directory}/{name}"
+    for each in names(path):
+        if each == "master" and (master := link_name(f"{path}/{each}")):
+            return f"network interface {name} is part of {master}"
         if each.startswith("upper_"):
-            return f"{name} carries {each.removeprefix('upper_')}"
-    flags = read_text(f"{device.path}/flags")
-    is_up = flags is not None and number(flags, f"{device.path}/flags") & _IFF_UP
-    if is_up or read_text(f"{device.path}/operstate") == "up":
-        return f"{name} is up"
+            return f"network interface {name} carries {each.removeprefix('upper_')}"
+    flags = read_text(f"{path}/flags")
+    is_up = flags is not None and number(flags, f"{path}/flags") & _IFF_UP
+    if is_up or read_text(f"{path}/operstate") == "up":
+        return f"network interface {name} is up"
     return None
 
 

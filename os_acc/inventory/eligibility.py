@@ -70,9 +70,8 @@ class HostEvidence:
             groups[each] for each in numbers if each is not None and each in groups
         ]
         used = set(self.named).union(*[group.members for group in found])
-        self.usage = usage.read_usage(
-            root, {each: functions[each] for each in used if each in functions}
-        )
+        used_functions = {each: functions[each] for each in used if each in functions}
+        self.usage = usage.read_usage(root, used_functions, host.netdevs)
 
 
 def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTags]]:

@@ -243,7 +243,7 @@ def record_host(
         LOG.warning("%s is not recorded: %s", name, error)
     blocks, networks, displays = (usage.Uses(host.functions) for _ in range(3))
     usage.note_disks(root, blocks)
-    usage.note_interfaces(root, networks)
+    usage.note_interfaces(root, host.netdevs, networks)
     usage.note_displays(root, host.functions, displays)
     devices = {
         address: tuple(
