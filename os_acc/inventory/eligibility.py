@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
 from os_acc.host import mdev, pci, usage, vfio
 from os_acc.host.pci import Host
-from os_acc.objects.device import DeviceTags, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    DeviceTags,
+    MatchedFunction,
+    RejectedDevice,
+    RejectReason,
+    UsableFunction,
+)
 from os_acc.objects.device_spec import DeviceSpec, OperatorRules
 from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
@@ -83,22 +89,28 @@ def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTa
 
 
 def check(
-    evidence: HostEvidence, function: PciFunction
-) -> RejectedDevice | tuple[PciAddress, ...]:
-    """Return the members of a usable device's group, or the rejection."""
+    evidence: HostEvidence, matched: MatchedFunction
+) -> RejectedDevice | UsableFunction:
+    """Return a matched function with the rest of its group, or its rejection."""
+    function = matched.function
     try:
         for rule in _RULES:
             refused = rule(evidence, function)
             if refused is not None:
                 return refused
-        others = _others(evidence, function)
-        if not others:
-            return (function.address,)
-        for other in others:
-            detail = _in_the_way(evidence, function, other)
-            if detail is not None:
-                return _no(function, RejectReason.NOT_ISOLATED, detail)
-        return _members(evidence, function, others)
+        group = evidence.host.group_of(function)
+        members: tuple[PciAddress, ...] = (function.address,)
+        if len(group.members) > 1:
+            others = _others(evidence, function)
+            for other in others:
+                detail = _in_the_way(evidence, function, other)
+                if detail is not None:
+                    return _no(function, RejectReason.NOT_ISOLATED, detail)
+            members = _members(evidence, function, others)
+        driver, number = driver_of(evidence, function), group.number
+        return UsableFunction(
+            function, matched.parent, matched.tags, members, number, driver
+        )
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
@@ -310,31 +322,28 @@ def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice 
 
 
 def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if not _is_unknown(evidence, function, evidence.named[function.address]):
-        return None
-    detail = "its driver cannot leave yet"
-    if function.address in evidence.helper_claims:
-        lost = evidence.helper_claims[function.address]
-        detail = f"claimed by lease {lost}, which the store has lost"
-    elif is_vfio_driver(function.driver):
-        detail = f"bound to {function.driver}"
-    elif function.driver is not None:
-        detail = f"{function.driver} offers it to guests"
-    return _no(function, RejectReason.UNKNOWN_STATE, detail)
+    detail = _why_unknown(evidence, function, evidence.named[function.address])
+    return _no(function, RejectReason.UNKNOWN_STATE, detail) if detail else None
 
 
-def _is_unknown(
+def _why_unknown(
     evidence: HostEvidence, function: PciFunction, tags: DeviceTags
-) -> bool:
-    """Return whether a function may be prepared for a guest, but not by a lease."""
-    if function.address in evidence.leased:
-        return False
-    if function.address in evidence.helper_claims:
-        return True
-    if function.driver is None:
-        return _is_leaving(evidence, function)
-    is_offered = bool(evidence.offered) and function.address in evidence.offered
-    return (is_vfio_driver(function.driver) or is_offered) and not tags.prebound
+) -> str | None:
+    """Return why a function may be prepared for a guest, but not by a lease."""
+    address, driver = function.address, function.driver
+    if address in evidence.leased:
+        return None
+    if address in evidence.helper_claims:
+        lost = evidence.helper_claims[address]
+        return f"claimed by lease {lost}, which the store has lost"
+    if driver is None:
+        is_leaving = _is_leaving(evidence, function)
+        return "its driver cannot leave yet" if is_leaving else None
+    if tags.prebound:
+        return None
+    if is_vfio_driver(driver):
+        return f"bound to {driver}"
+    return f"{driver} offers it to guests" if address in evidence.offered else None
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
@@ -403,7 +412,7 @@ def _kept(
     if own and own.mdev_types:
         return "offered as mediated devices"
     tags = evidence.named.get(other.address, evidence.named[function.address])
-    if _is_unknown(evidence, other, tags):
+    if _why_unknown(evidence, other, tags) is not None:
         return RejectReason.UNKNOWN_STATE.value
     if (leased := _otherwise_leased(evidence, other)) is not None:
         return str(leased)
@@ -446,10 +455,8 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """Return the rest of the group."""
-    members = evidence.host.group_of(function).members
-    if len(members) == 1:
-        return ()
     functions = evidence.host.functions
+    members = evidence.host.group_of(function).members
     others = [each for each in members if each != function.address]
     return tuple([functions[each] for each in others if each in functions])
 
