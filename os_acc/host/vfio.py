@@ -24,6 +24,7 @@ from os_acc.host.attributes import (
     number,
     read_lines,
     read_text,
+    unreadable,
 )
 from os_acc.objects.drivers import NVIDIA, is_vfio_driver
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, function_named
@@ -266,9 +267,7 @@ def _aliases(root: str, release: str) -> tuple[tuple[str, str], ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise HostStepFailed(
-            f"cannot read {path}: {error.strerror}", errno=error.errno or 0
-        ) from error
+        raise unreadable(path, error) from error
     return _parsed(path, state.st_ino, state.st_size, state.st_mtime_ns)
 
 

@@ -58,12 +58,10 @@ def subject_of(
 
 def subject_of_device(root: str, host: Host, device: Device) -> str | None:
     """Return the subject of the first handle of a device; see :func:`subject_of`."""
-    for handle in device.handles[:1]:
-        identity = device.identity
-        if isinstance(handle.address, PciAddress):
-            identity = host.functions[handle.address].identity
-        return subject_of(root, handle, identity)
-    return None
+    handle, identity = device.handles[0], device.identity
+    if isinstance(handle.address, PciAddress):
+        identity = host.functions[handle.address].identity
+    return subject_of(root, handle, identity)
 
 
 def supports(
