@@ -64,9 +64,9 @@ def read_prior(
 
     if not every:
         return ()
-    deadlines.left(deadline)
+    seconds = deadlines.patience(deadline, _READ_SECONDS)
     reading = native_threads.begin(read)
-    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
+    if not futures.wait([reading], seconds).done:
         place = str(every[min(len(found), len(every) - 1)])
         raise exception.DeviceStuck(
             f"{place} cannot be read: the kernel does not return", address=place

@@ -353,8 +353,9 @@ def _imported(found: InstalledPlugin, caller: PluginCalls, deadline: float) -> A
     """
     if found.conflict:
         raise exception.PluginFailed(found.conflict)
+    seconds = deadlines.patience(deadline, _LOAD_SECONDS)
     try:
-        return caller.call(_load_patience(deadline), found.points[0].load)
+        return caller.call(seconds, found.points[0].load)
     except exception.PluginFailed as error:
         raise exception.PluginFailed(
             f"cannot be imported: {error.message}"
@@ -369,11 +370,6 @@ def _check_enabled(enabled: Sequence[str], found: Sequence[InstalledPlugin]) -> 
             hint="install its package, or correct the name; installed plugins: "
             f"{', '.join(others) or 'none'}",
         )
-
-
-def _load_patience(deadline: float) -> float:
-    deadlines.left(deadline)
-    return deadlines.patience(deadline, _LOAD_SECONDS)
 
 
 def _make(
@@ -396,10 +392,10 @@ def _make(
         return _with_attributes(plugin, caller)
 
     kind = _imported(found, caller, deadline)
-    seconds = _load_patience(deadline)
+    seconds = deadlines.patience(deadline, _LOAD_SECONDS)
     version = caller.call(seconds, getattr, kind, "contract_version", None)
     _check_contract(found.name, version)
-    return caller.call(_load_patience(deadline), make, kind)
+    return caller.call(deadlines.patience(deadline, _LOAD_SECONDS), make, kind)
 
 
 def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
