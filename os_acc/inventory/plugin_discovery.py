@@ -76,7 +76,6 @@ def ask_all(
             waiting.discard(name)
             found.release(name, recorded)
             continue
-        deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         given = dataclasses.replace(
             candidates,
@@ -234,23 +233,20 @@ class Discovered:
         """
         name = idle.name
         by_it = {address for address, names in offered.items() if name in names}
-        kept: dict[DeviceName, str] = {}
-        for each in self.left:
-            function = each.function
-            if not by_it.isdisjoint((function.address, each.parent.address)):
-                kept[function.address] = "has offered it before"
-            elif plugin is not None and plugin.serves(function.identity):
-                kept[function.address] = "serves it"
-        for kind in self.left_types:
-            if kind.type in by_it:
-                kept[kind.type] = "has offered it before"
-            elif plugin and kind.parent and plugin.serves(kind.parent.identity):
-                kept[kind.type] = "serves it"
-        own = {
-            each: f"{name} {why}: {idle.reason}"
-            for each, why in kept.items()
-            if not self._is_anothers(each, name)
-        }
+        places: list[tuple[DeviceName, PciAddress | None, PciFunction | None]] = [
+            *((e.function.address, e.parent.address, e.function) for e in self.left),
+            *((each.type, None, each.parent) for each in self.left_types),
+        ]
+        own: dict[DeviceName, str] = {}
+        for address, parent, function in places:
+            if address in by_it or parent in by_it:
+                why = "has offered it before"
+            elif plugin and function and plugin.serves(function.identity):
+                why = "serves it"
+            else:
+                continue
+            if not self._is_anothers(address, name):
+                own[address] = f"{name} {why}: {idle.reason}"
         self.refused.extend(
             RejectedDevice(each, RejectReason.PLUGIN_FAILED, own[each])
             for each in sorted(own, key=in_order)
