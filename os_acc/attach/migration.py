@@ -29,7 +29,7 @@ def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
     answers = state_files.recorded_migrations(manager.settings.state_path)
     found = []
     for lease in _leases(manager, instance_info):
-        subject = _subject(manager.root, lease)
+        subject = migration.subject_of_lease(manager.root, lease)
         description = MigratingDevice(
             address=lease.device_name,
             request_group=lease.group,
@@ -128,7 +128,7 @@ def _why_not_to(
     device: MigratingDevice,
 ) -> str:
     """Return why a device cannot take over that of the source; '' if it can."""
-    if why := _why_not(lease, _subject(manager.root, lease), answers):
+    if why := _why_not(lease, migration.subject_of_lease(manager.root, lease), answers):
         return why
     own = _profile(manager, lease)
     plugin = manager.plugins.get(lease.plugin)
@@ -152,7 +152,3 @@ def _profile(manager: Manager, lease: Lease) -> str:
         identity = migration.identity_of(lease)
         stated = migration.profile_of(manager.root, lease.handle, identity) or ""
     return f"{lease.plugin} {lease.wanted.resource_class} {stated}"
-
-
-def _subject(root: str, lease: Lease) -> str | None:
-    return migration.subject_of(root, lease.handle, migration.identity_of(lease))
