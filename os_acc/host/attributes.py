@@ -76,13 +76,13 @@ def read_lines(path: str) -> list[str]:
     return [line for line in data.decode("utf-8", "replace").split("\n") if line]
 
 
-def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
+def link_target(path: str) -> str | None:
     """Return the target of a symbolic link; None if it is missing.
 
     :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
     try:
-        return os.readlink(path, dir_fd=dir_fd)
+        return os.readlink(path)
     except OSError as error:
         if error.errno in _MISSING:
             return None
