@@ -98,18 +98,16 @@ def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
 # Most groups have the same regions, those of the host's interrupt controller.
 @functools.lru_cache(256)
 def _regions(text: str) -> tuple[tuple[int, int, str], ...]:
-    return tuple(_region(line) for line in text.split("\n") if line)
-
-
-def _region(line: str) -> tuple[int, int, str]:
-    match line.split():
-        case [start, end, kind]:
-            what = "reserved_regions"
-            return (number(start, what), number(end, what), kind)
-        case _:
-            raise HostStepFailed(
-                f"reserved_regions contains {line[:80]!r}, expected start, end and type"
-            )
+    found, what = [], "reserved_regions"
+    for line in filter(None, text.split("\n")):
+        match line.split():
+            case [start, end, kind]:
+                found.append((number(start, what), number(end, what), kind))
+            case _:
+                raise HostStepFailed(
+                    f"{what} contains {line[:80]!r}, expected start, end and type"
+                )
+    return tuple(found)
 
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow

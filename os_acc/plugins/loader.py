@@ -301,7 +301,13 @@ def load(
     :raises DeviceStuck: the deadline has passed.
     """
     found = installed(enabled)
-    _check_enabled(enabled, found)
+    for name in sorted({*enabled}.difference(each.name for each in found)):
+        others = sorted(each.name for each in installed())
+        raise exception.InvalidConfiguration(
+            f"[os_acc] enabled_plugins names {name!r}, which is not installed",
+            hint="install its package, or correct the name; installed plugins: "
+            f"{', '.join(others) or 'none'}",
+        )
     aside: list[SetAside] = []
     made = []
     for each in found:
@@ -360,16 +366,6 @@ def _imported(found: InstalledPlugin, caller: PluginCalls, deadline: float) -> A
         raise exception.PluginFailed(
             f"cannot be imported: {error.message}"
         ) from error.__cause__
-
-
-def _check_enabled(enabled: Sequence[str], found: Sequence[InstalledPlugin]) -> None:
-    for name in sorted({*enabled}.difference(each.name for each in found)):
-        others = sorted(each.name for each in installed())
-        raise exception.InvalidConfiguration(
-            f"[os_acc] enabled_plugins names {name!r}, which is not installed",
-            hint="install its package, or correct the name; installed plugins: "
-            f"{', '.join(others) or 'none'}",
-        )
 
 
 def _make(
