@@ -332,35 +332,22 @@ def _last_plugins(
             found[there[uuid]].add(plugin)
             providers[there[uuid]].append(uuid)
     for kind in types:
-        origins = recorded.provider_origins
-        if kind.parent is None:
-            uuids = {
-                provider_names.uuid_of(
-                    provider_names.of_virtual_type(node_name, kind.type)
+        if (parent := kind.parent) is None:
+            names = {provider_names.of_virtual_type(node_name, kind.type)}
+        else:
+            near = providers.get(parent.address, ())
+            keys = {recorded.provider_origins[uuid].key for uuid in near}
+            keys.add(provider_names.key_of_place(parent.identity, parent.address))
+            # A plugin that has offered the entire parent may prepare its types as well.
+            names = {
+                name
+                for key in keys
+                for name in (
+                    provider_names.of_mdev_type(kind.type.name, node_name, key),
+                    provider_names.of_device(node_name, key),
                 )
             }
-        else:
-            near = providers.get(kind.parent.address, [])
-            keys = {origins[uuid].key for uuid in near}
-            uuids = _of_type(node_name, kind.type.name, kind.parent, keys)
+        uuids = map(provider_names.uuid_of, names)
         plugins = map(recorded.provider_plugins.get, uuids)
         found[kind.type] = {plugin for plugin in plugins if plugin is not None}
     return dict(found)
-
-
-def _of_type(
-    node_name: str, type_name: str, parent: PciFunction, keys: Set[str]
-) -> set[str]:
-    """Return the possible UUIDs of a type's provider, and of its parent's own.
-
-    A plugin that has offered the entire parent may prepare its types as well.
-    """
-    by_place = provider_names.key_of_place(parent.identity, parent.address)
-    return {
-        provider_names.uuid_of(name)
-        for key in (*keys, by_place)
-        for name in (
-            provider_names.of_mdev_type(type_name, node_name, key),
-            provider_names.of_device(node_name, key),
-        )
-    }
