@@ -72,8 +72,11 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
     for key, value in specs:
         if key == GROUP_POLICY:
             policy = group_policy(value)
-        else:
-            _read(key, value, groups)
+        elif (match := _GRANULAR.match(key)) is not None:
+            kind, suffix, name = match.groups(default="")
+            group = groups.get(suffix, RequestGroup(suffix))
+            add = _with_resource if kind == "resources" else _with_trait
+            groups[suffix] = add(group, name, key, value)
     _add_own(specs, groups)
     resources = [each for group in groups.values() for each in group.resources]
     for suffix, group in groups.items():
@@ -192,21 +195,6 @@ def suffix_of(key: str) -> str | None:
     """Return the suffix of a key's group; None: the key is about no group."""
     match = _GRANULAR.match(key)
     return None if match is None else match[2] or ""
-
-
-def _read(key: str, value: object, groups: dict[str, RequestGroup]) -> None:
-    """Add a key to its group; ignore keys that are not about groups.
-
-    :param groups: by suffix; with the resources of amount 0.
-    :raises InvalidExtraSpec: Placement would reject the key.
-    """
-    match = _GRANULAR.match(key)
-    if match is None:
-        return
-    kind, suffix, name = match.groups(default="")
-    group = groups.get(suffix, RequestGroup(suffix))
-    add = _with_resource if kind == "resources" else _with_trait
-    groups[suffix] = add(group, name, key, value)
 
 
 def group_policy(value: object) -> GroupPolicy | None:
