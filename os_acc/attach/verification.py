@@ -276,12 +276,10 @@ def check_undivided(root: str, lease: Lease) -> None:
 
     :raises DeviceInParts: a function has one, or its driver does not tell.
     """
-    instances = usage.mig_instances(root)
-    for address in lease.functions if instances else ():
-        if (use := usage.mig_use(root, address, instances)) is not None:
-            raise client.DeviceInParts(
-                f"{address} cannot be given to a guest: {use}", address=str(address)
-            )
+    for address, use in usage.mig_uses(root, lease.functions).items():
+        raise client.DeviceInParts(
+            f"{address} cannot be given to a guest: {use}", address=str(address)
+        )
 
 
 def check_driven(root: str, lease: Lease) -> None:

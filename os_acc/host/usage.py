@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, ParamSpec, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
@@ -266,9 +266,23 @@ def _note_parts(root: str, functions: _Functions, uses: Uses) -> None:
         if each.physfn is not None:
             uses.note(each.address, str(each.address), _vgpu, root, each.address)
     # Reads of the information of a GPU go through its driver.
-    instances = mig_instances(root) if of_nvidia else {}
-    for each in of_nvidia if instances else ():
-        address = each.address
+    if of_nvidia:
+        _note_mig(root, [each.address for each in of_nvidia], uses)
+
+
+def mig_uses(root: str, functions: Collection[PciAddress]) -> dict[PciAddress, str]:
+    """Return the use of each of these functions that has a MIG instance.
+
+    :raises HostStepFailed: the instances cannot be listed.
+    """
+    uses = Uses(functions)
+    _note_mig(root, functions, uses)
+    return uses.found
+
+
+def _note_mig(root: str, functions: Iterable[PciAddress], uses: Uses) -> None:
+    instances = _mig_instances(root)
+    for address in functions if instances else ():
         uses.note(address, str(address), _mig_use, root, address, instances)
 
 
@@ -277,11 +291,8 @@ def _vgpu(root: str, address: PciAddress) -> str | None:
     return f"it is a vGPU of type {kind}" if kind else None
 
 
-def mig_instances(root: str) -> dict[str, str]:
-    """Return the first MIG instance of each GPU that has any, by the GPU's minor.
-
-    :raises HostStepFailed: they cannot be listed.
-    """
+def _mig_instances(root: str) -> dict[str, str]:
+    """Return the first MIG instance of each GPU that has any, by the GPU's minor."""
     directory = os.path.join(root, _PROC, "capabilities")
     found = {}
     for name in names(directory):
@@ -290,16 +301,6 @@ def mig_instances(root: str) -> dict[str, str]:
         if instances:
             found[name.removeprefix("gpu")] = instances[0]
     return found
-
-
-def mig_use(root: str, address: PciAddress, instances: Mapping[str, str]) -> str | None:
-    """Return the use of a function by its MIG instance; None: it has none.
-
-    :param instances: see :func:`mig_instances`.
-    """
-    uses = Uses({address})
-    uses.note(address, str(address), _mig_use, root, address, instances)
-    return uses.found.get(address)
 
 
 def _mig_use(
