@@ -258,7 +258,8 @@ class Application:
                 self._tree.names.discard(step.name)
             case Create():
                 generation = client.create(step.uuid, step.name, step.parent, deadline)
-                self._keep(step.uuid, generation=generation)
+                contents = dataclasses.replace(EMPTY, generation=generation)
+                self._tree.contents[step.uuid] = contents
             case Move():
                 client.move(step.uuid, step.name, step.parent, deadline)
             case SetTraits():
@@ -280,16 +281,11 @@ class Application:
         self, uuid: str, what: str, value: _T, put: Callable[[str, int, _T, float], int]
     ) -> None:
         """Replace the traits or the inventories of a provider, if they differ."""
-        have = self._have(uuid)
+        have = self._tree.contents.get(uuid, EMPTY)
         if value != getattr(have, what):
             generation = put(uuid, have.generation, value, self._tree.deadline)
-            self._keep(uuid, generation=generation, **{what: value})
-
-    def _have(self, uuid: str) -> ProviderContents:
-        return self._tree.contents.get(uuid, EMPTY)
-
-    def _keep(self, uuid: str, **changes: Any) -> None:
-        self._tree.contents[uuid] = dataclasses.replace(self._have(uuid), **changes)
+            changes: dict[str, Any] = {"generation": generation, what: value}
+            self._tree.contents[uuid] = dataclasses.replace(have, **changes)
 
 
 def _is_stale(step: Step, status: int) -> bool:
