@@ -93,11 +93,12 @@ def alone(
 
 
 def patience(deadline: float, most: float) -> float:
-    """Return the seconds to wait for a step that has started.
+    """Return the seconds to wait for a step that starts now.
 
     :param most: the maximum for the step at any time.
+    :raises DeviceStuck: the deadline has passed.
     """
-    return min(most, max(0.0, deadline + ANSWER - time.monotonic()))
+    return min(most, left(deadline) + ANSWER)
 
 
 def for_record(deadline: float, most: float) -> float:

@@ -301,7 +301,7 @@ _FRAMES: Final = (
     " check, claims, child process, its jobs, step, write"
 )
 _CALLS: Final = (
-    "970 for a new scan, by six plugins, which reads nine functions and compares them"
+    "890 for a new scan, by six plugins, which reads nine functions and compares them"
     " with every lease; 268 for the store, 155 for root's checks"
 )
 _RELEASE: Final = (

@@ -32,7 +32,7 @@ def source(manager: Manager, instance_info: object) -> list[MigratingDevice]:
     facts = _Facts.read(manager, len(leases))
     found = []
     for lease in leases:
-        subject = _subject(manager.root, lease)
+        subject = migration.subject_of_lease(manager.root, lease)
         description = MigratingDevice(
             address=lease.device_name,
             request_group=lease.group,
@@ -155,7 +155,7 @@ def _why_not_to(
     device: MigratingDevice,
 ) -> str:
     """Return why a device cannot take over that of the source; '' if it can."""
-    if why := facts.why_not(lease, _subject(manager.root, lease)):
+    if why := facts.why_not(lease, migration.subject_of_lease(manager.root, lease)):
         return why
     own = _profile(manager, lease)
     plugin = manager.plugins.get(lease.plugin)
@@ -179,7 +179,3 @@ def _profile(manager: Manager, lease: Lease) -> str:
         identity = migration.identity_of(lease)
         stated = migration.profile_of(manager.root, lease.handle, identity) or ""
     return f"{lease.plugin} {lease.wanted.resource_class} {stated}"
-
-
-def _subject(root: str, lease: Lease) -> str | None:
-    return migration.subject_of(root, lease.handle, migration.identity_of(lease))

@@ -290,7 +290,6 @@ def call(
     :raises PluginFailed: the method raised an exception, or does not return.
     :raises OsAccError: the method raised it, complete; it is not wrapped.
     """
-    deadlines.left(deadline)
     seconds = deadlines.patience(deadline, math.inf)
     try:
         return plugins.call(plugin, seconds, lambda: _checked(function, *args))

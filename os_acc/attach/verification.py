@@ -64,9 +64,9 @@ def read_prior(
 
     if not every:
         return ()
-    deadlines.left(deadline)
+    seconds = deadlines.patience(deadline, _READ_SECONDS)
     reading = native_threads.begin(read)
-    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
+    if not futures.wait([reading], seconds).done:
         place = str(every[min(len(found), len(every) - 1)])
         raise exception.DeviceStuck(
             f"{place} cannot be read: the kernel does not return", address=place
@@ -194,7 +194,8 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
         return
     taken = [address for lease in leases for address in lease.functions]
     functions = (pci.read_function(root, address) for address in taken)
-    uses = usage.read_usage(root, {each.address: each for each in functions if each})
+    there = {each.address: each for each in functions if each}
+    uses = usage.read_usage(root, there, pci.netdevs(root))
     for lease in leases:
         check_vgpu(root, lease)
         for address in lease.functions:
@@ -275,12 +276,10 @@ def check_undivided(root: str, lease: Lease) -> None:
 
     :raises DeviceInParts: a function has one, or its driver does not tell.
     """
-    instances = usage.mig_instances(root)
-    for address in lease.functions if instances else ():
-        if (use := usage.mig_use(root, address, instances)) is not None:
-            raise client.DeviceInParts(
-                f"{address} cannot be given to a guest: {use}", address=str(address)
-            )
+    for address, use in usage.mig_uses(root, lease.functions).items():
+        raise client.DeviceInParts(
+            f"{address} cannot be given to a guest: {use}", address=str(address)
+        )
 
 
 def check_driven(root: str, lease: Lease) -> None:

@@ -52,7 +52,7 @@ def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
     except OSError as error:
         if error.errno in _MISSING:
             return None
-        raise _refused(path, error) from error
+        raise unreadable(path, error) from error
     return data.decode("utf-8", "replace").strip()
 
 
@@ -71,22 +71,22 @@ def read_lines(path: str) -> list[str]:
             os.close(fd)
     except OSError as error:
         if error.errno not in _MISSING:
-            raise _refused(path, error) from error
+            raise unreadable(path, error) from error
     # str.splitlines() would also split at characters that a path may contain.
     return [line for line in data.decode("utf-8", "replace").split("\n") if line]
 
 
-def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
+def link_target(path: str) -> str | None:
     """Return the target of a symbolic link; None if it is missing.
 
     :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
     try:
-        return os.readlink(path, dir_fd=dir_fd)
+        return os.readlink(path)
     except OSError as error:
         if error.errno in _MISSING:
             return None
-        raise _refused(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
@@ -99,7 +99,7 @@ def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
     except OSError as error:
         if error.errno in _MISSING:
             return None
-        raise _refused(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
@@ -132,7 +132,7 @@ def mode(path: str, *, dir_fd: int | None = None) -> int:
     except OSError as error:
         if error.errno in _MISSING:
             return 0
-        raise _refused(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def names(directory: str | int) -> list[str]:
@@ -145,7 +145,7 @@ def names(directory: str | int) -> list[str]:
     except OSError as error:
         if error.errno in _MISSING:
             return []
-        raise _refused(str(directory), error) from error
+        raise unreadable(str(directory), error) from error
 
 
 # Nodes, groups and revisions of thousands of functions repeat in each scan.
@@ -223,7 +223,7 @@ def _links(directory: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise _refused(directory, error) from error
+        raise unreadable(directory, error) from error
 
 
 # The devices of a function have the same ancestors in each scan.
@@ -237,7 +237,8 @@ def nearest_function(ancestors: tuple[str, ...]) -> PciAddress | None:
     return None
 
 
-def _refused(path: str, error: OSError) -> HostStepFailed:
+def unreadable(path: str, error: OSError) -> HostStepFailed:
+    """Return the error for a path that cannot be read."""
     return HostStepFailed(
         f"cannot read {path}: {error.strerror}", errno=error.errno or 0
     )

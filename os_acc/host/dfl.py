@@ -103,8 +103,9 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
     fme = fmes[0]
     manager = next(_class_devices(fme, DFL_MANAGER, "fpga_manager"), None)
     ports = [*_ports(place, address)]
-    for vf in _vfs(place):
-        ports += _ports(function_path(root, vf), vf)
+    for vf in map(link_address, _matching(place, _VIRTFN)):
+        if vf is not None:
+            ports += _ports(function_path(root, vf), vf)
     # Read last: if it is missing, the FME is gone and other absences are void.
     ports_num = read_text(f"{fme}/ports_num")
     if ports_num is None:
@@ -154,25 +155,16 @@ def _uuid(text: str | None, what: str) -> str | None:
     return dfl_uuid(text)
 
 
+def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    return (f"{directory}/{e}" for e in names(directory) if pattern.fullmatch(e))
+
+
 def _below(place: str, pattern: re.Pattern[str]) -> Iterator[str]:
     """Yield the paths of devices that dfl-pci created for a function."""
     for region in names(f"{place}/fpga_region"):
-        for name in names(f"{place}/fpga_region/{region}"):
-            if pattern.fullmatch(name):
-                yield f"{place}/fpga_region/{region}/{name}"
+        yield from _matching(f"{place}/fpga_region/{region}", pattern)
 
 
 def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
-    for name in names(fme):
-        if pattern.fullmatch(name):
-            yield from (
-                f"{fme}/{name}/{kind}/{own}" for own in names(f"{fme}/{name}/{kind}")
-            )
-
-
-def _vfs(place: str) -> Iterator[PciAddress]:
-    for name in names(place):
-        if _VIRTFN.fullmatch(name):
-            address = link_address(f"{place}/{name}")
-            if address is not None:
-                yield address
+    for device in _matching(fme, pattern):
+        yield from (f"{device}/{kind}/{own}" for own in names(f"{device}/{kind}"))

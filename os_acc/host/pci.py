@@ -78,16 +78,12 @@ class Host:
 
         :raises NotFound: there is none at this address.
         """
-        try:
-            return self.functions[address]
-        except KeyError as error:
-            if (reason := self.unreadable.get(str(address))) is not None:
-                raise NotFound(
-                    f"{address} is unreadable: {reason}", kind=ObjectKind.DEVICE
-                ) from reason
-            raise NotFound(
-                f"no PCI function {address} on this host", kind=ObjectKind.DEVICE
-            ) from error
+        if (found := self.functions.get(address)) is not None:
+            return found
+        text = f"no PCI function {address} on this host"
+        if (reason := self.unreadable.get(str(address))) is not None:
+            text = f"{address} is unreadable: {reason}"
+        raise NotFound(text, kind=ObjectKind.DEVICE) from reason
 
     def card_of(self, place: DeviceName) -> Card:
         """Return the PF whose VFs share one capacity, or the only parent that has it.
@@ -107,21 +103,15 @@ class Host:
         :raises HostStepFailed: it has no group, or the group is unreadable.
         """
         address, number = function.address, function.iommu_group
-        if number is None:
-            raise HostStepFailed(
-                f"{address} is in no IOMMU group",
-                address=str(address),
-                reason=StepReason.IOMMU,
-            )
-        try:
-            return self.groups[number]
-        except KeyError as error:
-            raise HostStepFailed(
-                f"IOMMU group {number} of {address} cannot be read",
-                address=str(address),
-                hint=str(self.unreadable.get(f"iommu group {number}", "")),
-                reason=StepReason.IOMMU,
-            ) from error
+        text, hint = f"{address} is in no IOMMU group", ""
+        if number is not None:
+            if (found := self.groups.get(number)) is not None:
+                return found
+            text = f"IOMMU group {number} of {address} cannot be read"
+            hint = str(self.unreadable.get(f"iommu group {number}", ""))
+        raise HostStepFailed(
+            text, address=str(address), hint=hint, reason=StepReason.IOMMU
+        )
 
 
 _T = TypeVar("_T")
@@ -141,12 +131,23 @@ def scan(root: str) -> Host:
     :raises HostStepFailed: the names of the devices cannot be read.
     """
     unreadable: dict[str, OsAccError] = {}
+    functions = _read_functions(root, unreadable)
+    groups = vfio.read_iommu_groups(root, unreadable)
     return Host(
-        functions=MappingProxyType(_read_functions(root, unreadable)),
-        groups=MappingProxyType(vfio.read_iommu_groups(root, unreadable)),
-        netdevs=MappingProxyType(_netdevs(root)),
+        functions=MappingProxyType(functions),
+        groups=MappingProxyType(groups),
+        netdevs=MappingProxyType(netdevs(root)),
         unreadable=MappingProxyType(unreadable),
     )
+
+
+def netdevs(root: str) -> dict[str, PciAddress]:
+    """Return the PCI function of each PCI network interface, by name.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    found = {each.name: each.owner for each in class_devices(root, "sys/class/net")}
+    return {name: owner for name, owner in found.items() if owner is not None}
 
 
 def has_bus(root: str, address: PciAddress) -> bool:
@@ -185,14 +186,6 @@ def read_parents(
         if above is not None:
             found[address] = above
     return found
-
-
-def _netdevs(root: str) -> dict[str, PciAddress]:
-    return {
-        device.name: device.owner
-        for device in class_devices(root, "sys/class/net")
-        if device.owner is not None
-    }
 
 
 def _read_functions(

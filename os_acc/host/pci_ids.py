@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Self
@@ -21,6 +22,7 @@ PATHS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 #: The file has 1.4 MiB today.
 _LARGEST = 16 << 20
 _LONGEST_NAME = 80
+_NUMBER = re.compile("[0-9a-fA-F]{4}")
 
 #: Vendor and product; the product of a vendor's own name is None.
 Key = tuple[int, int | None]
@@ -88,9 +90,7 @@ def _names(text: str, requested: set[tuple[int, int]]) -> Iterator[tuple[Key, st
 
 def _number(text: str) -> int | None:
     # int() would also accept signs, blanks and underscores.
-    if len(text) != 4 or not all(each in "0123456789abcdefABCDEF" for each in text):
-        return None
-    return int(text, 16)
+    return int(text, 16) if _NUMBER.fullmatch(text) else None
 
 
 def _name(text: str) -> str:

@@ -36,6 +36,9 @@ class ErrorRecovery(enum.Enum):
     FAILED = "FAILED_RECOVERY"
 
 
+_RECOVERIES: Final = {str(each.value): each for each in ErrorRecovery}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uevent:
     """One change of one device.
@@ -104,12 +107,5 @@ class Monitor:
         return Uevent(
             action=device.action or "",
             address=PciAddress.parse(slot) if slot else None,
-            recovery=_recovery(properties.get("ERROR_EVENT")),
+            recovery=_RECOVERIES.get(properties.get("ERROR_EVENT", "")),
         )
-
-
-def _recovery(word: str | None) -> ErrorRecovery | None:
-    try:
-        return ErrorRecovery(word)
-    except ValueError:
-        return None

@@ -10,12 +10,10 @@ a client inside the kernel, such as ZFS: a plug finds it, when it claims the dis
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from typing import Final, ParamSpec, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
@@ -32,10 +30,7 @@ from os_acc.host.attributes import (
 )
 from os_acc.objects.pci import PciAddress, PciFunction
 
-#: PCI functions, the name of a device of theirs, and a function that returns how the
-#: host uses the device, or None.
-Check: TypeAlias = tuple[Sequence[PciAddress], str, Callable[[], str | None]]
-
+_P = ParamSpec("_P")
 _Functions: TypeAlias = Mapping[PciAddress, PciFunction]
 
 # With native multipath the mounted disk is a virtual device below the subsystem;
@@ -50,49 +45,63 @@ _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
 _INSTANCE: Final = re.compile(r"gi[0-9]+")
 
 
-def read_usage(root: str, functions: _Functions) -> dict[PciAddress, str]:
+def read_usage(
+    root: str, functions: _Functions, netdevs: Mapping[str, PciAddress]
+) -> dict[PciAddress, str]:
     """Return the host's use of each of these functions that it uses: a sentence.
 
+    :param netdevs: the function of each network interface.
     :raises HostStepFailed: the kernel reports an error: the uses are unknown.
     """
-    checks = chain(
-        disks(root),
-        interfaces(root),
-        displays(root, functions),
-        _parts(root, functions),
-    )
-    return used(checks, functions)
+    uses = Uses(functions)
+    note_disks(root, uses)
+    note_interfaces(root, netdevs, uses)
+    note_displays(root, functions, uses)
+    _note_parts(root, functions, uses)
+    return uses.found
 
 
-def used(
-    checks: Iterable[Check], functions: Container[PciAddress]
-) -> dict[PciAddress, str]:
-    """Return the first use of each of these functions that is used.
+class Uses:
+    """The first use of each of these functions that is used.
 
     An error counts as a use: a faulty device must neither be taken from the host by
     mistake nor prevent the check of others.
     """
-    found: dict[PciAddress, str] = {}
-    for owners, name, use in checks:
-        if not [each for each in owners if each in functions and each not in found]:
-            continue
+
+    def __init__(self, functions: Container[PciAddress]) -> None:
+        self._functions = functions
+        self.found: dict[PciAddress, str] = {}
+
+    def note(
+        self,
+        owner: PciAddress | None,
+        name: str,
+        read: Callable[_P, str | None],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> None:
+        """Note how the host uses a device, unless a use of its function is known.
+
+        :param owner: the function of the device; None: it has none.
+        :param read: returns the use, or None.
+        """
+        if owner is None or owner in self.found or owner not in self._functions:
+            return
         try:
-            sentence = use()
+            sentence = read(*args, **kwargs)
         except HostStepFailed as error:
             if is_exhaustion(error):
                 raise
             sentence = f"cannot determine the use of {name}: {error.message}"
         if sentence is not None:
-            for each in owners:
-                found.setdefault(each, sentence)
-    return {each: sentence for each, sentence in found.items() if each in functions}
+            self.found[owner] = sentence
 
 
 # -- disks -------------------------------------------------------------------
 
 
-def disks(root: str) -> Iterator[Check]:
-    """Yield the checks of block devices.
+def note_disks(root: str, uses: Uses) -> None:
+    """Note the uses of block devices.
 
     :raises HostStepFailed: the kernel reports an error.
     """
@@ -108,8 +117,8 @@ def disks(root: str) -> Iterator[Check]:
         # The device itself, or the disk of a partition.
         for name in (device.name, *device.ancestors[-1:]):
             owners = owners or paths.get(name, [])
-        if owners:
-            yield owners, device.name, functools.partial(busy.use, device)
+        for owner in owners:
+            uses.note(owner, device.name, busy.use, device)
 
 
 class _Busy:
@@ -176,49 +185,40 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
 # -- network interfaces ------------------------------------------------------
 
 
-def interfaces(root: str) -> Iterator[Check]:
-    """Yield the checks of network interfaces.
-
-    :raises HostStepFailed: the kernel reports an error.
-    """
-    for device in class_devices(root, "sys/class/net"):
-        if device.owner is not None:
-            yield [device.owner], device.name, functools.partial(_network_use, device)
+def note_interfaces(root: str, netdevs: Mapping[str, PciAddress], uses: Uses) -> None:
+    """Note the uses of network interfaces."""
+    for name, owner in netdevs.items():
+        uses.note(owner, name, _network_use, f"{root}/sys/class/net", name)
 
 
-def _network_use(device: ClassDevice) -> str | None:
-    name = f"network interface {device.name}"
-    for each in names(device.path):
-        if each == "master" and (master := link_name(f"{device.path}/{each}")):
-            return f"{name} is part of {master}"
+def _network_use(directory: str, name: str) -> str | None:
+    path = f"{directory}/{name}"
+    for each in names(path):
+        if each == "master" and (master := link_name(f"{path}/{each}")):
+            return f"network interface {name} is part of {master}"
         if each.startswith("upper_"):
-            return f"{name} carries {each.removeprefix('upper_')}"
-    flags = read_text(f"{device.path}/flags")
-    is_up = flags is not None and number(flags, f"{device.path}/flags") & _IFF_UP
-    if is_up or read_text(f"{device.path}/operstate") == "up":
-        return f"{name} is up"
+            return f"network interface {name} carries {each.removeprefix('upper_')}"
+    flags = read_text(f"{path}/flags")
+    is_up = flags is not None and number(flags, f"{path}/flags") & _IFF_UP
+    if is_up or read_text(f"{path}/operstate") == "up":
+        return f"network interface {name} is up"
     return None
 
 
 # -- displays ----------------------------------------------------------------
 
 
-def displays(root: str, functions: _Functions) -> Iterator[Check]:
-    """Yield the checks of displays.
-
-    :raises HostStepFailed: the kernel reports an error.
-    """
+def note_displays(root: str, functions: _Functions, uses: Uses) -> None:
+    """Note the uses of displays; see :func:`note_disks`."""
     for address, function in functions.items():
         if function.class_code >> 16 == _DISPLAY_CLASS:
-            yield [address], str(address), functools.partial(_boot_vga, root, address)
+            uses.note(address, str(address), _boot_vga, root, address)
     for device in class_devices(root, "sys/class/drm"):
-        if device.owner is not None:
-            yield [device.owner], device.name, functools.partial(_screen, device)
+        uses.note(device.owner, device.name, _screen, device)
     if _console_on_framebuffer(root):
         for device in class_devices(root, "sys/class/graphics"):
-            if device.owner is not None:
-                sentence = f"framebuffer {device.name} shows the console"
-                yield [device.owner], device.name, functools.partial(str, sentence)
+            sentence = f"framebuffer {device.name} shows the console"
+            uses.note(device.owner, device.name, str, sentence)
 
 
 def _boot_vga(root: str, address: PciAddress) -> str | None:
@@ -253,27 +253,37 @@ def _console_on_framebuffer(root: str) -> bool:
 # (:mod:`os_acc.host.mdev`), and MIG instances.
 
 
-def _parts(root: str, functions: _Functions) -> Iterator[Check]:
+def _note_parts(root: str, functions: _Functions, uses: Uses) -> None:
     for device in class_devices(root, "sys/bus/mdev/devices"):
-        if device.owner is not None:
-            sentence = f"it has the mediated device {device.name}"
-            yield [device.owner], device.name, functools.partial(str, sentence)
-    of_nvidia = {
-        address: function
-        for address, function in functions.items()
-        if function.identity.vendor == mdev.NVIDIA_VENDOR
-    }
-    for address, function in of_nvidia.items():
-        if function.physfn is not None:
-            yield [address], str(address), functools.partial(_vgpu, root, address)
+        sentence = f"it has the mediated device {device.name}"
+        uses.note(device.owner, device.name, str, sentence)
+    of_nvidia = [
+        each
+        for each in functions.values()
+        if each.identity.vendor == mdev.NVIDIA_VENDOR
+    ]
+    for each in of_nvidia:
+        if each.physfn is not None:
+            uses.note(each.address, str(each.address), _vgpu, root, each.address)
     # Reads of the information of a GPU go through its driver.
-    instances = mig_instances(root) if of_nvidia else {}
-    for address in of_nvidia if instances else ():
-        yield (
-            [address],
-            str(address),
-            functools.partial(_mig_use, root, address, instances),
-        )
+    if of_nvidia:
+        _note_mig(root, [each.address for each in of_nvidia], uses)
+
+
+def mig_uses(root: str, functions: Collection[PciAddress]) -> dict[PciAddress, str]:
+    """Return the use of each of these functions that has a MIG instance.
+
+    :raises HostStepFailed: the instances cannot be listed.
+    """
+    uses = Uses(functions)
+    _note_mig(root, functions, uses)
+    return uses.found
+
+
+def _note_mig(root: str, functions: Iterable[PciAddress], uses: Uses) -> None:
+    instances = _mig_instances(root)
+    for address in functions if instances else ():
+        uses.note(address, str(address), _mig_use, root, address, instances)
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:
@@ -281,11 +291,8 @@ def _vgpu(root: str, address: PciAddress) -> str | None:
     return f"it is a vGPU of type {kind}" if kind else None
 
 
-def mig_instances(root: str) -> dict[str, str]:
-    """Return the first MIG instance of each GPU that has any, by the GPU's minor.
-
-    :raises HostStepFailed: they cannot be listed.
-    """
+def _mig_instances(root: str) -> dict[str, str]:
+    """Return the first MIG instance of each GPU that has any, by the GPU's minor."""
     directory = os.path.join(root, _PROC, "capabilities")
     found = {}
     for name in names(directory):
@@ -294,15 +301,6 @@ def mig_instances(root: str) -> dict[str, str]:
         if instances:
             found[name.removeprefix("gpu")] = instances[0]
     return found
-
-
-def mig_use(root: str, address: PciAddress, instances: Mapping[str, str]) -> str | None:
-    """Return the use of a function by its MIG instance; None: it has none.
-
-    :param instances: see :func:`mig_instances`.
-    """
-    use = functools.partial(_mig_use, root, address, instances)
-    return used([([address], str(address), use)], {address}).get(address)
 
 
 def _mig_use(

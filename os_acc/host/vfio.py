@@ -24,6 +24,7 @@ from os_acc.host.attributes import (
     number,
     read_lines,
     read_text,
+    unreadable,
 )
 from os_acc.objects.drivers import NVIDIA, is_vfio_driver
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, function_named
@@ -39,16 +40,6 @@ def iommu_on(root: str) -> bool:
     :raises HostStepFailed: the kernel reports an error.
     """
     return bool(names(os.path.join(root, GROUPS)))
-
-
-def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
-    """Return the reserved regions that prevent the assignment of a group.
-
-    Only ``direct`` does: firmware needs these regions mapped one to one. The
-    types ``direct-relaxable``, ``msi`` and ``reserved`` do not
-    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
-    """
-    return tuple([region for region in group.reserved if region[2] == "direct"])
 
 
 def read_iommu_groups(
@@ -107,18 +98,16 @@ def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
 # Most groups have the same regions, those of the host's interrupt controller.
 @functools.lru_cache(256)
 def _regions(text: str) -> tuple[tuple[int, int, str], ...]:
-    return tuple(_region(line) for line in text.split("\n") if line)
-
-
-def _region(line: str) -> tuple[int, int, str]:
-    match line.split():
-        case [start, end, kind]:
-            what = "reserved_regions"
-            return (number(start, what), number(end, what), kind)
-        case _:
-            raise HostStepFailed(
-                f"reserved_regions contains {line[:80]!r}, expected start, end and type"
-            )
+    found, what = [], "reserved_regions"
+    for line in filter(None, text.split("\n")):
+        match line.split():
+            case [start, end, kind]:
+                found.append((number(start, what), number(end, what), kind))
+            case _:
+                raise HostStepFailed(
+                    f"{what} contains {line[:80]!r}, expected start, end and type"
+                )
+    return tuple(found)
 
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
@@ -276,9 +265,7 @@ def _aliases(root: str, release: str) -> tuple[tuple[str, str], ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise HostStepFailed(
-            f"cannot read {path}: {error.strerror}", errno=error.errno or 0
-        ) from error
+        raise unreadable(path, error) from error
     return _parsed(path, state.st_ino, state.st_size, state.st_mtime_ns)
 
 

@@ -104,11 +104,8 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
         # only by their creation time.
         return ManagementFunction(function, None, "its shell has no interface uuid")
     found = xrt_interface_id(text) if text else None
-    if found is None:
-        return ManagementFunction(
-            function, None, f"its interface_uuids say {(text or '')[:120]!r}"
-        )
-    return ManagementFunction(function, found)
+    why = "" if found else f"its interface_uuids say {(text or '')[:120]!r}"
+    return ManagementFunction(function, found, why)
 
 
 def read_xclbin(root: str, user: PciAddress) -> str | None:

@@ -150,7 +150,7 @@ def discover(
     evidence = HostEvidence(root, rules, recorded, host)
     matched = _matched(evidence)
     usable, refused = _usable(evidence, matched)
-    found_types = list(mdev_types.offered_types(evidence, recorded))
+    found_types = list(mdev_types.offered_types(evidence))
     types = tuple([each for each in found_types if isinstance(each, OfferedType)])
     refused.extend([each for each in found_types if isinstance(each, RejectedDevice)])
     there = _still_there(recorded.provider_origins, host)
@@ -233,24 +233,16 @@ def _usable(
     refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
     for each in matched:
-        address = each.function.address
         # It is usable as a member of another function's group, or stays with its
         # driver for mediated devices.
-        if address in taken or each.tags.mdev_types:
+        if each.function.address in taken or each.tags.mdev_types:
             continue
-        members = eligibility.check(evidence, each.function)
-        if isinstance(members, RejectedDevice):
-            refused.append(members)
-            continue
-        group = each.function.iommu_group
-        assert group is not None
-        driver = eligibility.driver_of(evidence, each.function)
-        usable.append(
-            UsableFunction(
-                each.function, each.parent, each.tags, members, group, driver
-            )
-        )
-        taken.update(members)
+        found = eligibility.check(evidence, each)
+        if isinstance(found, RejectedDevice):
+            refused.append(found)
+        else:
+            usable.append(found)
+            taken.update(found.members)
     return tuple(usable), refused
 
 

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
 from os_acc.host import mdev, pci, usage, vfio
 from os_acc.host.pci import Host
-from os_acc.objects.device import DeviceTags, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    DeviceTags,
+    MatchedFunction,
+    RejectedDevice,
+    RejectReason,
+    UsableFunction,
+)
 from os_acc.objects.device_spec import DeviceSpec, OperatorRules
 from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
@@ -29,8 +35,6 @@ class HostEvidence:
         NUMA policy of Nova's alias takes precedence.
     :ivar nova: the functions that Nova's options also name.
     :ivar usage: the host's uses of the named functions and of their groups.
-    :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
-        ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
     :ivar lease_drivers: the driver that each function of a guest's lease has.
     :ivar nodes: see :func:`.vfio.nodes`.
     :ivar offered: the functions that their drivers offer to guests, including drivers
@@ -41,7 +45,7 @@ class HostEvidence:
     def __init__(
         self, root: str, rules: OperatorRules, recorded: RecordedState, host: Host
     ) -> None:
-        self.root, self.rules, self.host = root, rules, host
+        self.root, self.rules, self.recorded, self.host = root, rules, recorded, host
         policies = dict(matches(rules.nova_policies, host))
         self.named = {
             address: dataclasses.replace(tags, numa_policy=alias.numa_policy)
@@ -51,11 +55,6 @@ class HostEvidence:
         }
         claimed = (address for address, _ in matches(rules.nova, host))
         self.nova = rules.nova_mdev_parents.union(claimed)
-        # Each is computed anew by the records.
-        self.leased, self.taken = recorded.leased, recorded.taken
-        self.in_parts = recorded.leased_in_parts
-        self.mdev_parents = recorded.leased_parents
-        self.helper_claims = recorded.helper_claims
         self.lease_drivers = {
             function: lease.driver_of(function)
             for lease in recorded.leases
@@ -70,9 +69,8 @@ class HostEvidence:
             groups[each] for each in numbers if each is not None and each in groups
         ]
         used = set(self.named).union(*[group.members for group in found])
-        self.usage = usage.read_usage(
-            root, {each: functions[each] for each in used if each in functions}
-        )
+        used_functions = {each: functions[each] for each in used if each in functions}
+        self.usage = usage.read_usage(root, used_functions, host.netdevs)
 
 
 def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTags]]:
@@ -84,22 +82,28 @@ def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTa
 
 
 def check(
-    evidence: HostEvidence, function: PciFunction
-) -> RejectedDevice | tuple[PciAddress, ...]:
-    """Return the members of a usable device's group, or the rejection."""
+    evidence: HostEvidence, matched: MatchedFunction
+) -> RejectedDevice | UsableFunction:
+    """Return a matched function with the rest of its group, or its rejection."""
+    function = matched.function
     try:
         for rule in _RULES:
             refused = rule(evidence, function)
             if refused is not None:
                 return refused
-        others = _others(evidence, function)
-        if not others:
-            return (function.address,)
-        for other in others:
-            detail = _in_the_way(evidence, function, other)
-            if detail is not None:
-                return _no(function, RejectReason.NOT_ISOLATED, detail)
-        return _members(evidence, function, others)
+        group = evidence.host.group_of(function)
+        members: tuple[PciAddress, ...] = (function.address,)
+        if len(group.members) > 1:
+            others = _others(evidence, function)
+            for other in others:
+                detail = _in_the_way(evidence, function, other)
+                if detail is not None:
+                    return _no(function, RejectReason.NOT_ISOLATED, detail)
+            members = _members(evidence, function, others)
+        driver, number = driver_of(evidence, function), group.number
+        return UsableFunction(
+            function, matched.parent, matched.tags, members, number, driver
+        )
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
@@ -159,10 +163,12 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
         return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
         return _no(function, RejectReason.UNSAFE_IOMMU)
-    regions = vfio.blocking_regions(group)
-    if regions:
-        start, end, _kind = regions[0]
-        return _no(function, RejectReason.RESERVED_REGION, f"{start:#x} to {end:#x}")
+    for start, end, kind in group.reserved:
+        # Firmware needs these mapped one to one. No other type prevents an assignment
+        # (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+        if kind == "direct":
+            detail = f"{start:#x} to {end:#x}"
+            return _no(function, RejectReason.RESERVED_REGION, detail)
     return None
 
 
@@ -232,14 +238,17 @@ def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a function that cannot have its driver for a guest."""
-    driver = driver_of(evidence, function)
+    """Reject a function that cannot have its driver for a guest, or no reset by it."""
+    driver, tags = driver_of(evidence, function), evidence.named[function.address]
     if driver == VFIO_PCI:
-        return _vfio_pci(evidence, function)
-    # A lease stays, also one of another caller, or without its driver.
-    if function.address in evidence.leased:
+        if vfio.denylisted(evidence.root, function):
+            return _no(function, RejectReason.DENYLISTED)
+        if not tags.allow_no_reset and not _is_reset(evidence, function):
+            return _no(function, RejectReason.NO_RESET)
         return None
-    tags = evidence.named[function.address]
+    # A lease stays, also one of another caller, or without its driver.
+    if function.address in evidence.recorded.leased:
+        return None
     if tags.vgpu_type:
         detail = _without_vgpus(evidence.root, function)
         reason = RejectReason.NO_VGPU
@@ -274,16 +283,6 @@ def _untagged_vgpu(
     return _no(function, RejectReason.UNSUPPORTED, hint)
 
 
-def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    """Reject a function that vfio-pci refuses, or does not reset."""
-    if vfio.denylisted(evidence.root, function):
-        return _no(function, RejectReason.DENYLISTED)
-    tags = evidence.named[function.address]
-    if not tags.allow_no_reset and not _is_reset(evidence, function):
-        return _no(function, RejectReason.NO_RESET)
-    return None
-
-
 def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function is reset, alone or together with its bus.
 
@@ -305,7 +304,7 @@ def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
 
 
 def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if function.address in evidence.leased and _stays(evidence, function):
+    if function.address in evidence.recorded.leased and _stays(evidence, function):
         # The use is the vGPU of the lease.
         return None
     what = evidence.usage.get(function.address)
@@ -313,31 +312,28 @@ def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice 
 
 
 def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if not _is_unknown(evidence, function, evidence.named[function.address]):
-        return None
-    detail = "its driver cannot leave yet"
-    if function.address in evidence.helper_claims:
-        lost = evidence.helper_claims[function.address]
-        detail = f"claimed by lease {lost}, which the store has lost"
-    elif is_vfio_driver(function.driver):
-        detail = f"bound to {function.driver}"
-    elif function.driver is not None:
-        detail = f"{function.driver} offers it to guests"
-    return _no(function, RejectReason.UNKNOWN_STATE, detail)
+    detail = _why_unknown(evidence, function, evidence.named[function.address])
+    return _no(function, RejectReason.UNKNOWN_STATE, detail) if detail else None
 
 
-def _is_unknown(
+def _why_unknown(
     evidence: HostEvidence, function: PciFunction, tags: DeviceTags
-) -> bool:
-    """Return whether a function may be prepared for a guest, but not by a lease."""
-    if function.address in evidence.leased:
-        return False
-    if function.address in evidence.helper_claims:
-        return True
-    if function.driver is None:
-        return _is_leaving(evidence, function)
-    is_offered = bool(evidence.offered) and function.address in evidence.offered
-    return (is_vfio_driver(function.driver) or is_offered) and not tags.prebound
+) -> str | None:
+    """Return why a function may be prepared for a guest, but not by a lease."""
+    address, driver = function.address, function.driver
+    if address in evidence.recorded.leased:
+        return None
+    if address in evidence.recorded.helper_claims:
+        lost = evidence.recorded.helper_claims[address]
+        return f"claimed by lease {lost}, which the store has lost"
+    if driver is None:
+        is_leaving = _is_leaving(evidence, function)
+        return "its driver cannot leave yet" if is_leaving else None
+    if tags.prebound:
+        return None
+    if is_vfio_driver(driver):
+        return f"bound to {driver}"
+    return f"{driver} offers it to guests" if address in evidence.offered else None
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
@@ -361,15 +357,15 @@ def _otherwise_leased(
     Others may create and remove VFs at any time, also while a guest has the PF; a
     lease may outlive its VF.
     """
-    if function.address in evidence.leased:
+    if function.address in evidence.recorded.leased:
         return None
-    if function.physfn is not None and function.physfn in evidence.taken:
+    if function.physfn is not None and function.physfn in evidence.recorded.taken:
         return _no(function, RejectReason.PF_LEASED, str(function.physfn))
-    if function.address in evidence.in_parts:
-        vf = evidence.in_parts[function.address]
+    if function.address in evidence.recorded.leased_in_parts:
+        vf = evidence.recorded.leased_in_parts[function.address]
         return _no(function, RejectReason.VFS_LEASED, str(vf))
-    if function.address in evidence.mdev_parents:
-        slot = evidence.mdev_parents[function.address]
+    if function.address in evidence.recorded.leased_parents:
+        slot = evidence.recorded.leased_parents[function.address]
         return _no(function, RejectReason.MDEVS_LEASED, str(slot))
     return None
 
@@ -406,7 +402,7 @@ def _kept(
     if own and own.mdev_types:
         return "offered as mediated devices"
     tags = evidence.named.get(other.address, evidence.named[function.address])
-    if _is_unknown(evidence, other, tags):
+    if _why_unknown(evidence, other, tags) is not None:
         return RejectReason.UNKNOWN_STATE.value
     if (leased := _otherwise_leased(evidence, other)) is not None:
         return str(leased)
@@ -449,10 +445,8 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """Return the rest of the group."""
-    members = evidence.host.group_of(function).members
-    if len(members) == 1:
-        return ()
     functions = evidence.host.functions
+    members = evidence.host.group_of(function).members
     others = [each for each in members if each != function.address]
     return tuple([functions[each] for each in others if each in functions])
 

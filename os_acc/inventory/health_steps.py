@@ -153,7 +153,19 @@ class HealthStepReader:
                 del known[gone]
         self._stuck &= reads.keys()
         self._read_each(reads)
-        return self._faults(reads)
+        found: dict[PciAddress, str] = {}
+        certain: set[PciAddress] = set()
+        for place, (fault, _readings) in self._known.items():
+            source = place[1]
+            for function in reads[place] if fault else ():
+                found[function] = (
+                    fault
+                    if function == source
+                    else f"depends on {source}, which {fault}"
+                )
+                if place in self._stuck:
+                    certain.add(function)
+        return found, certain
 
     def _reads(self) -> dict[_Place, set[PciAddress]]:
         """Return the functions to read, with those whose health each one reports."""
@@ -248,24 +260,6 @@ class HealthStepReader:
             + (f": {result.observed}" if result.observed else ""),
             is_passing=result.errno == errno.EAGAIN,
         )
-
-    def _faults(
-        self, reads: Mapping[_Place, set[PciAddress]]
-    ) -> tuple[dict[PciAddress, str], set[PciAddress]]:
-        """Return the fault of each function, and the functions whose fault is sure."""
-        found: dict[PciAddress, str] = {}
-        certain: set[PciAddress] = set()
-        for place, (fault, _readings) in self._known.items():
-            source = place[1]
-            for function in reads[place] if fault else ():
-                found[function] = (
-                    fault
-                    if function == source
-                    else f"depends on {source}, which {fault}"
-                )
-                if place in self._stuck:
-                    certain.add(function)
-        return found, certain
 
     def _record(self) -> None:
         readings = {

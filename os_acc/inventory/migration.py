@@ -56,14 +56,17 @@ def subject_of(
     return profile and f"{profile} on {_release(root)}"
 
 
+def subject_of_lease(root: str, lease: Lease) -> str | None:
+    """Return the subject of the device of a lease; see :func:`subject_of`."""
+    return subject_of(root, lease.handle, identity_of(lease))
+
+
 def subject_of_device(root: str, host: Host, device: Device) -> str | None:
     """Return the subject of the first handle of a device; see :func:`subject_of`."""
-    for handle in device.handles[:1]:
-        identity = device.identity
-        if isinstance(handle.address, PciAddress):
-            identity = host.functions[handle.address].identity
-        return subject_of(root, handle, identity)
-    return None
+    handle, identity = device.handles[0], device.identity
+    if isinstance(handle.address, PciAddress):
+        identity = host.functions[handle.address].identity
+    return subject_of(root, handle, identity)
 
 
 def supports(
@@ -89,10 +92,8 @@ def published(device: Device, support: MigrationSupport | None) -> Device:
 
 def identity_of(lease: Lease) -> PciIdentity | None:
     """Return the identity of the function of a lease, or of its parent."""
-    for each in lease.prior:
-        if each.address == lease.address:
-            return each.identity
-    return lease.parent
+    own = (each.identity for each in lease.prior if each.address == lease.address)
+    return next(own, lease.parent)
 
 
 def unanswered(root: str, state_path: str, lease: Lease) -> str | None:
@@ -100,7 +101,7 @@ def unanswered(root: str, state_path: str, lease: Lease) -> str | None:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    subject = subject_of(root, lease.handle, identity_of(lease))
+    subject = subject_of_lease(root, lease)
     if subject and subject in state_files.recorded_migrations(state_path):
         return None
     return subject

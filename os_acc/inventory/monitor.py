@@ -100,14 +100,13 @@ class FaultTracker:
             fault = None
         else:
             return
+        now = dict(self._faults)
         if fault is not None:
             LOG.warning("%s %s, so it is not offered", event.address, fault)
-        elif event.address in self._faults:
+            now[event.address] = fault
+        elif now.pop(event.address, None) is not None:
             LOG.info("%s has recovered", event.address)
-        others = {k: v for k, v in self._faults.items() if k != event.address}
-        if fault is not None:
-            others[event.address] = fault
-        self._faults = MappingProxyType(others)
+        self._faults = MappingProxyType(now)
 
     def _clear_recoveries(self) -> None:
         """Clear recoveries in progress, whose end may be among the lost events.

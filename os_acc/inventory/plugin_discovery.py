@@ -76,7 +76,6 @@ def ask_all(
             waiting.discard(name)
             found.release(name, recorded)
             continue
-        deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         given = dataclasses.replace(
             candidates,
@@ -234,23 +233,20 @@ class Discovered:
         """
         name = idle.name
         by_it = {address for address, names in offered.items() if name in names}
-        kept: dict[DeviceName, str] = {}
-        for each in self.left:
-            function = each.function
-            if not by_it.isdisjoint((function.address, each.parent.address)):
-                kept[function.address] = "has offered it before"
-            elif plugin is not None and plugin.serves(function.identity):
-                kept[function.address] = "serves it"
-        for kind in self.left_types:
-            if kind.type in by_it:
-                kept[kind.type] = "has offered it before"
-            elif plugin and kind.parent and plugin.serves(kind.parent.identity):
-                kept[kind.type] = "serves it"
-        own = {
-            each: f"{name} {why}: {idle.reason}"
-            for each, why in kept.items()
-            if not self._is_anothers(each, name)
-        }
+        places: list[tuple[DeviceName, PciAddress | None, PciFunction | None]] = [
+            *((e.function.address, e.parent.address, e.function) for e in self.left),
+            *((each.type, None, each.parent) for each in self.left_types),
+        ]
+        own: dict[DeviceName, str] = {}
+        for address, parent, function in places:
+            if address in by_it or parent in by_it:
+                why = "has offered it before"
+            elif plugin and function and plugin.serves(function.identity):
+                why = "serves it"
+            else:
+                continue
+            if not self._is_anothers(address, name):
+                own[address] = f"{name} {why}: {idle.reason}"
         self.refused.extend(
             RejectedDevice(each, RejectReason.PLUGIN_FAILED, own[each])
             for each in sorted(own, key=in_order)
@@ -336,35 +332,22 @@ def _last_plugins(
             found[there[uuid]].add(plugin)
             providers[there[uuid]].append(uuid)
     for kind in types:
-        origins = recorded.provider_origins
-        if kind.parent is None:
-            uuids = {
-                provider_names.uuid_of(
-                    provider_names.of_virtual_type(node_name, kind.type)
+        if (parent := kind.parent) is None:
+            names = {provider_names.of_virtual_type(node_name, kind.type)}
+        else:
+            near = providers.get(parent.address, ())
+            keys = {recorded.provider_origins[uuid].key for uuid in near}
+            keys.add(provider_names.key_of_place(parent.identity, parent.address))
+            # A plugin that has offered the entire parent may prepare its types as well.
+            names = {
+                name
+                for key in keys
+                for name in (
+                    provider_names.of_mdev_type(kind.type.name, node_name, key),
+                    provider_names.of_device(node_name, key),
                 )
             }
-        else:
-            near = providers.get(kind.parent.address, [])
-            keys = {origins[uuid].key for uuid in near}
-            uuids = _of_type(node_name, kind.type.name, kind.parent, keys)
+        uuids = map(provider_names.uuid_of, names)
         plugins = map(recorded.provider_plugins.get, uuids)
         found[kind.type] = {plugin for plugin in plugins if plugin is not None}
     return dict(found)
-
-
-def _of_type(
-    node_name: str, type_name: str, parent: PciFunction, keys: Set[str]
-) -> set[str]:
-    """Return the possible UUIDs of a type's provider, and of its parent's own.
-
-    A plugin that has offered the entire parent may prepare its types as well.
-    """
-    by_place = provider_names.key_of_place(parent.identity, parent.address)
-    return {
-        provider_names.uuid_of(name)
-        for key in (*keys, by_place)
-        for name in (
-            provider_names.of_mdev_type(type_name, node_name, key),
-            provider_names.of_device(node_name, key),
-        )
-    }

@@ -101,29 +101,24 @@ class VfMaker:
     ) -> None:
         address, text = function.address, ""
         try:
-            self._make(host, function, tags, deadline)
+            with self._locks.hold([device_lock(address)], deadline):
+                store = self._store.until(deadline)
+                recorded = store.recorded_state()
+                planned = plan(self._root, self._rules, host, function, tags, recorded)
+                epoch = store.next_epoch()
+                try:
+                    self._set(function, *planned, epoch, deadline)
+                except client.EpochRefused as error:
+                    # The epoch in the store is too old: the store was lost, or the
+                    # clock was ahead.
+                    epoch = store.next_epoch(error.accepted)
+                    self._set(function, *planned, epoch, deadline)
         except exception.OsAccError as error:
             text = "; ".join((str(error), *getattr(error, "__notes__", ())))
             before = self._attempts.get(address)
             if before is None or before.failure != text:
                 LOG.error("cannot create VFs of %s: %s", address, text)
         self._attempts[address] = _Attempt(function.driver, text, time.monotonic())
-
-    def _make(
-        self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
-    ) -> None:
-        with self._locks.hold([device_lock(function.address)], deadline):
-            store = self._store.until(deadline)
-            recorded = store.recorded_state()
-            planned = plan(self._root, self._rules, host, function, tags, recorded)
-            epoch = store.next_epoch()
-            try:
-                self._set(function, *planned, epoch, deadline)
-            except client.EpochRefused as error:
-                # The epoch in the store is too old: the store was lost, or the clock
-                # was ahead.
-                epoch = store.next_epoch(error.accepted)
-                self._set(function, *planned, epoch, deadline)
 
     def _set(
         self,

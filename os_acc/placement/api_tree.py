@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
 from oslo_log import log
@@ -42,6 +42,8 @@ from os_acc.placement.client import (
 )
 from os_acc.placement.diff import ActualState, DesiredState
 from os_acc.placement.published import PublishedRecord
+
+_T = TypeVar("_T")
 
 LOG = log.getLogger(__name__)
 
@@ -256,48 +258,34 @@ class Application:
                 self._tree.names.discard(step.name)
             case Create():
                 generation = client.create(step.uuid, step.name, step.parent, deadline)
-                self._keep(step.uuid, generation=generation)
+                contents = dataclasses.replace(EMPTY, generation=generation)
+                self._tree.contents[step.uuid] = contents
             case Move():
                 client.move(step.uuid, step.name, step.parent, deadline)
             case SetTraits():
-                self._set_traits(step)
+                kept = step.traits - self._blocked_of(NameKind.TRAIT)
+                self._replace(step.uuid, "traits", kept, client.set_traits)
             case SetInventories():
-                self._set_inventories(step)
+                blocked = self._blocked_of(NameKind.RESOURCE_CLASS)
+                some = {k: v for k, v in step.inventories.items() if k not in blocked}
+                self._replace(step.uuid, "inventories", some, client.set_inventories)
             case Remove():
                 client.delete(step.uuid, deadline)
                 del self._tree.contents[step.uuid]
 
-    def _set_traits(self, step: SetTraits) -> None:
-        have = self._have(step.uuid)
-        wanted = frozenset(
-            each
-            for each in step.traits
-            if PlacementName(NameKind.TRAIT, each) not in self._blocked
-        )
-        if wanted != have.traits:
-            generation = self._tree.client.set_traits(
-                step.uuid, have.generation, wanted, self._tree.deadline
-            )
-            self._keep(step.uuid, generation=generation, traits=wanted)
+    def _blocked_of(self, kind: NameKind) -> frozenset[str]:
+        names = (each for each in self._blocked if isinstance(each, PlacementName))
+        return frozenset(each.text for each in names if each.kind is kind)
 
-    def _set_inventories(self, step: SetInventories) -> None:
-        have = self._have(step.uuid)
-        wanted = {
-            name: each
-            for name, each in step.inventories.items()
-            if PlacementName(NameKind.RESOURCE_CLASS, name) not in self._blocked
-        }
-        if wanted != have.inventories:
-            generation = self._tree.client.set_inventories(
-                step.uuid, have.generation, wanted, self._tree.deadline
-            )
-            self._keep(step.uuid, generation=generation, inventories=wanted)
-
-    def _have(self, uuid: str) -> ProviderContents:
-        return self._tree.contents.get(uuid, EMPTY)
-
-    def _keep(self, uuid: str, **changes: Any) -> None:
-        self._tree.contents[uuid] = dataclasses.replace(self._have(uuid), **changes)
+    def _replace(
+        self, uuid: str, what: str, value: _T, put: Callable[[str, int, _T, float], int]
+    ) -> None:
+        """Replace the traits or the inventories of a provider, if they differ."""
+        have = self._tree.contents.get(uuid, EMPTY)
+        if value != getattr(have, what):
+            generation = put(uuid, have.generation, value, self._tree.deadline)
+            changes: dict[str, Any] = {"generation": generation, what: value}
+            self._tree.contents[uuid] = dataclasses.replace(have, **changes)
 
 
 def _is_stale(step: Step, status: int) -> bool:

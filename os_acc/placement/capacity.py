@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
@@ -25,9 +25,6 @@ class Units:
 
     total: int
     reserved: int = 0
-
-    def __add__(self, other: Units) -> Units:
-        return Units(self.total + other.total, self.reserved + other.reserved)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,13 +59,12 @@ def capacities(
     offered = {each.uuid: each for each in providers}
     leased = _by_provider(providers, recorded_state.leases)
     taken = recorded_state.taken
-    found = (
-        Capacity(
-            uuid, offered.get(uuid), _units(offered.get(uuid), own, taken, unallocated)
-        )
-        for uuid, own in leased.items()
-    )
-    return tuple(each for each in found if each.units)
+    found = []
+    for uuid, own in leased.items():
+        provider = offered.get(uuid)
+        if units := _units(provider, own, taken, unallocated):
+            found.append(Capacity(uuid, provider, units))
+    return tuple(found)
 
 
 def _by_provider(
@@ -95,24 +91,21 @@ def _units(
     taken: frozenset[DeviceAddress],
     unallocated: Collection[str],
 ) -> Mapping[str, Units]:
-    units: defaultdict[str, Units] = defaultdict(lambda: Units(0))
+    totals: Counter[str] = Counter()
+    reserved: Counter[str] = Counter()
     default = ""
     if provider is not None:
         default = provider.device.resource_class
         mine = {address for lease in own for address in lease.members}
-        others = [
-            handle
-            for handle in provider.device.handles
-            if mine.isdisjoint(handle.members)
-        ]
-        blocked = [
-            handle
-            for handle in others
-            if handle.fault or not taken.isdisjoint(handle.members)
-        ]
-        units[default] += Units(len(others), len(blocked))
+        for handle in provider.device.handles:
+            if mine.isdisjoint(handle.members):
+                is_taken = not taken.isdisjoint(handle.members)
+                totals[default] += 1
+                reserved[default] += bool(handle.fault) or is_taken
     for lease in own:
+        name = lease.wanted.resource_class or default
+        totals[name] += 1
         # The unit is not available, and no allocation counts it.
-        reserved = int(lease.is_unallocated or lease.request_uuid in unallocated)
-        units[lease.wanted.resource_class or default] += Units(1, reserved)
-    return MappingProxyType({name: each for name, each in units.items() if each.total})
+        reserved[name] += lease.is_unallocated or lease.request_uuid in unallocated
+    found = {name: Units(total, reserved[name]) for name, total in totals.items()}
+    return MappingProxyType(found)

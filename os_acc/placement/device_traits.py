@@ -31,8 +31,9 @@ _VENDORS: Final = {
 }
 
 
-def vendor_name(vendor: int) -> str:
-    """Return the vendor's part of a trait name, by PCI vendor ID."""
+def _vendor(region: Region) -> str:
+    """Return the vendor's part of a trait name."""
+    vendor = region.identity.vendor
     return _VENDORS.get(vendor, f"{vendor:04X}")
 
 
@@ -73,7 +74,7 @@ def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
     region = device.region
     patterns = [_NAMES_CELL.pattern]
     if region and (region.interface_id or region.function_id):
-        vendor = vendor_name(region.identity.vendor)
+        vendor = _vendor(region)
         patterns += [
             rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}",
             rf"CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}",
@@ -85,7 +86,7 @@ def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
 
 def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
     """Return the traits of a region with these functions (canonical UUIDs)."""
-    vendor = vendor_name(region.identity.vendor)
+    vendor = _vendor(region)
     return frozenset(
         name
         for each in functions
@@ -100,7 +101,7 @@ def interface_traits(region: Region) -> frozenset[str]:
     """Return the traits of a region with this region's interface ID."""
     if region.interface_id is None:
         return frozenset()
-    vendor = vendor_name(region.identity.vendor)
+    vendor = _vendor(region)
     return frozenset(
         {
             f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}",
@@ -112,7 +113,7 @@ def interface_traits(region: Region) -> frozenset[str]:
 def _traits(
     device: Device, region: Region, recorded_state: RecordedState
 ) -> Iterator[str]:
-    yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
+    yield f"CUSTOM_FPGA_{_vendor(region)}"
     if region.interface_id is not None:
         yield from interface_traits(region)
         # A request for this trait programs the region.

@@ -301,7 +301,13 @@ def load(
     :raises DeviceStuck: the deadline has passed.
     """
     found = installed(enabled)
-    _check_enabled(enabled, found)
+    for name in sorted({*enabled}.difference(each.name for each in found)):
+        others = sorted(each.name for each in installed())
+        raise exception.InvalidConfiguration(
+            f"[os_acc] enabled_plugins names {name!r}, which is not installed",
+            hint="install its package, or correct the name; installed plugins: "
+            f"{', '.join(others) or 'none'}",
+        )
     aside: list[SetAside] = []
     made = []
     for each in found:
@@ -353,27 +359,13 @@ def _imported(found: InstalledPlugin, caller: PluginCalls, deadline: float) -> A
     """
     if found.conflict:
         raise exception.PluginFailed(found.conflict)
+    seconds = deadlines.patience(deadline, _LOAD_SECONDS)
     try:
-        return caller.call(_load_patience(deadline), found.points[0].load)
+        return caller.call(seconds, found.points[0].load)
     except exception.PluginFailed as error:
         raise exception.PluginFailed(
             f"cannot be imported: {error.message}"
         ) from error.__cause__
-
-
-def _check_enabled(enabled: Sequence[str], found: Sequence[InstalledPlugin]) -> None:
-    for name in sorted({*enabled}.difference(each.name for each in found)):
-        others = sorted(each.name for each in installed())
-        raise exception.InvalidConfiguration(
-            f"[os_acc] enabled_plugins names {name!r}, which is not installed",
-            hint="install its package, or correct the name; installed plugins: "
-            f"{', '.join(others) or 'none'}",
-        )
-
-
-def _load_patience(deadline: float) -> float:
-    deadlines.left(deadline)
-    return deadlines.patience(deadline, _LOAD_SECONDS)
 
 
 def _make(
@@ -396,10 +388,10 @@ def _make(
         return _with_attributes(plugin, caller)
 
     kind = _imported(found, caller, deadline)
-    seconds = _load_patience(deadline)
+    seconds = deadlines.patience(deadline, _LOAD_SECONDS)
     version = caller.call(seconds, getattr, kind, "contract_version", None)
     _check_contract(found.name, version)
-    return caller.call(_load_patience(deadline), make, kind)
+    return caller.call(deadlines.patience(deadline, _LOAD_SECONDS), make, kind)
 
 
 def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import os_traits
 
 from os_acc.objects.device import Device, MatchedFunction
 from os_acc.plugins import base, pci
-
-# PCI Code and ID Assignment Specification: network controllers.
-_NETWORK: Final = 0x02
 
 
 class NicPlugin(base.PluginBase):
@@ -31,21 +28,14 @@ class NicPlugin(base.PluginBase):
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        usable = [each for each in candidates.usable if _is_network(each)]
-        return pci.devices(self.name, candidates, usable, _offer)
+        return pci.devices(self.name, candidates, candidates.usable, _offer)
 
 
 def _offer(each: MatchedFunction) -> pci.Offer | None:
-    if not _is_network(each):
+    # By its class; some vendors' FPGAs show themselves as network controllers.
+    if pci.family_of(each.function).kind != "NIC":
         return None
     return pci.offer(each, _traits(each.tags.physical_network, each.tags.function))
-
-
-def _is_network(each: MatchedFunction) -> bool:
-    if each.function.class_code >> 16 != _NETWORK:
-        return False
-    # Some vendors' FPGAs show themselves as network controllers.
-    return pci.family_of(each.function).kind == "NIC"
 
 
 @functools.lru_cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import mdev
@@ -41,26 +41,18 @@ class NvidiaPlugin(base.PluginBase):
             if usable.driver == NVIDIA and usable.tags.vgpu_type:
                 offers[_offer(usable)].append(usable)
         for offer, alike in offers.items():
-            yield self._device(offer, alike, candidates)
-
-    def _device(
-        self,
-        offer: _Offer,
-        alike: Iterable[base.UsableFunction],
-        candidates: base.Candidates,
-    ) -> base.Device:
-        _card, kind, resource_class, traits = offer
-        origin = _origin(offer, candidates)
-        return base.Device(
-            plugin=self.name,
-            address=origin.address,
-            identity=origin.identity,
-            resource_class=resource_class,
-            traits=traits,
-            handles=tuple(self._handle(each, kind) for each in alike),
-            numa_node=origin.numa_node,
-            erasure=base.Erasure.REMOVAL,
-        )
+            _card, kind, resource_class, traits = offer
+            origin = _origin(offer, candidates)
+            yield base.Device(
+                plugin=self.name,
+                address=origin.address,
+                identity=origin.identity,
+                resource_class=resource_class,
+                traits=traits,
+                handles=tuple(self._handle(each, kind) for each in alike),
+                numa_node=origin.numa_node,
+                erasure=base.Erasure.REMOVAL,
+            )
 
     def _handle(self, usable: base.UsableFunction, kind: int) -> base.AttachHandle:
         """Return the handle of a VF; faulty: unreadable, or without capacity left."""

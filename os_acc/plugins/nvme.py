@@ -59,7 +59,11 @@ class NvmePlugin(base.PluginBase):
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
         if not self._methods:
             return
-        usable = [each for each in candidates.usable if _is_erased(each)]
+        usable = [
+            each
+            for each in candidates.usable
+            if each.function.class_code == nvme.CLASS and not each.tags.allow_no_erase
+        ]
         # All functions of a card count for the names, also those of the other plugin.
         for device in pci.devices(self.name, candidates, usable, pci.offer):
             yield dataclasses.replace(device, erasure=base.Erasure.PLUGIN)
@@ -86,8 +90,3 @@ class NvmePlugin(base.PluginBase):
             if not error.address:
                 raise
             return 0.0
-
-
-def _is_erased(each: base.UsableFunction) -> bool:
-    is_nvme = each.function.class_code == nvme.CLASS
-    return is_nvme and not each.tags.allow_no_erase

@@ -232,7 +232,19 @@ def devices(
             matched[parent].setdefault(found, other.function)
     recorded = candidates.provider_addresses
     for card in sorted(offers):
-        yield from _devices(plugin_name, offers[card], matched[card], recorded)
+        for common in sorted(offers[card]):
+            alike = offers[card][common]
+            origin = _origin(common, alike[0].parent, matched[card], recorded)
+            yield Device(
+                plugin=plugin_name,
+                address=origin.address,
+                identity=origin.identity,
+                resource_class=common.resource_class,
+                traits=frozenset(common.traits),
+                handles=tuple([usable.handle() for usable in alike]),
+                numa_node=alike[0].function.numa_node,
+                erasure=Erasure.NONE if common.keeps_data else Erasure.RESET,
+            )
 
 
 def _once(offer_of: OfferOf) -> OfferOf:
@@ -256,27 +268,6 @@ def _once(offer_of: OfferOf) -> OfferOf:
         return known[alike]
 
     return once
-
-
-def _devices(
-    plugin_name: str,
-    offers: Mapping[Offer, list[UsableFunction]],
-    matched: Mapping[Offer, PciFunction],
-    recorded: frozenset[PciAddress],
-) -> Iterator[Device]:
-    for each in sorted(offers):
-        alike = offers[each]
-        origin = _origin(each, alike[0].parent, matched, recorded)
-        yield Device(
-            plugin=plugin_name,
-            address=origin.address,
-            identity=origin.identity,
-            resource_class=each.resource_class,
-            traits=frozenset(each.traits),
-            handles=tuple([usable.handle() for usable in alike]),
-            numa_node=alike[0].function.numa_node,
-            erasure=Erasure.NONE if each.keeps_data else Erasure.RESET,
-        )
 
 
 def _origin(

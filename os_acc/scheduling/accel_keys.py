@@ -8,7 +8,6 @@ They are parsed strictly, both for a plug and when Nova validates a flavor.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -26,22 +25,14 @@ _OURS = re.compile(rf"(?:{'|'.join(NAMESPACES)})({NUMBERED_SUFFIX})?:(.*)", re.D
 DEVICE_PROFILE: Final = "accel:device_profile"
 
 
-class KeyTreatment(enum.Enum):
-    """The purpose of a key about accelerators: the field of its request group."""
-
-    BITSTREAM = "bitstream_request"
-    TARGET = "attach_target"
-    POLICY = "numa_policy"
-
-
-#: Every name below :data:`NAMESPACES`, and the purpose of its key.
-KEYS: Final[Mapping[str, KeyTreatment]] = {
-    "bitstream_id": KeyTreatment.BITSTREAM,
-    "bitstream_name": KeyTreatment.BITSTREAM,
-    "function_id": KeyTreatment.BITSTREAM,
-    "function_name": KeyTreatment.BITSTREAM,
-    "numa_policy": KeyTreatment.POLICY,
-    "attach_target": KeyTreatment.TARGET,
+#: Every name below :data:`NAMESPACES`, and the field of the request group that it sets.
+KEYS: Final[Mapping[str, str]] = {
+    "bitstream_id": "bitstream_request",
+    "bitstream_name": "bitstream_request",
+    "function_id": "bitstream_request",
+    "function_name": "bitstream_request",
+    "numa_policy": "numa_policy",
+    "attach_target": "attach_target",
 }
 #: The namespaces of the os_acc specification, and the equivalent keys.
 OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
@@ -122,25 +113,22 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
-    treatment = KEYS.get(own.name)
-    if treatment is None:
+    if own.name not in KEYS:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: "
             f"{exception.show(own.name)} is not a key of os_acc",
             hint=exception.did_you_mean(own.name, KEYS),
         )
-    if treatment is KeyTreatment.BITSTREAM:
+    choices = CHOICES.get(own.name)
+    if choices is None:
         return _bitstream_request(own, value)
-    choices = CHOICES[own.name]
     text = text_of(own.key, value)
     if text not in choices:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)} is {exception.show(text)}",
             hint=exception.did_you_mean(text, choices),
         )
-    if treatment is KeyTreatment.TARGET:
-        return AttachTarget(text)
-    return NUMAPolicy(text)
+    return AttachTarget(text) if own.name == "attach_target" else NUMAPolicy(text)
 
 
 def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:

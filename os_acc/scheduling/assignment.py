@@ -330,8 +330,11 @@ class _ProviderSearch:
             if not now.where[kind]:
                 return self._kinds[kind].suffixes[-now.counts[kind]]
         for place in self._unfilled(now):
-            if not self._adds_up(now, place):
-                return place
+            able = [(self._kinds[k].need, now.counts[k]) for k in now.able(place)]
+            for name, left in now.left[place]:
+                amounts = [(need[name], n) for need, n in able if name in need]
+                if not adds_up(left, amounts):
+                    return place
         return None
 
     def _unfilled(self, now: _State) -> Iterator[int]:
@@ -339,14 +342,6 @@ class _ProviderSearch:
         for place, each in enumerate(self._places):
             if each.exact and now.left[place]:
                 yield place
-
-    def _adds_up(self, now: _State, place: int) -> bool:
-        """Return whether amounts that may be placed add up to the rest of a place."""
-        able = [(self._kinds[kind].need, now.counts[kind]) for kind in now.able(place)]
-        return all(
-            adds_up(left, [(need[name], n) for need, n in able if name in need])
-            for name, left in now.left[place]
-        )
 
     def _options(self, now: _State) -> list[tuple[int, int]]:
         """Return the alternatives of the most constrained decision.

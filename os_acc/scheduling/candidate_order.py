@@ -225,25 +225,19 @@ def _combinations(uses: Sequence[Use], view: HostView) -> Iterator[frozenset[int
     """Yield cells of the guest that would be near all known providers."""
     known = [use for use in uses if view.cells(use)]
     local = itertools.product(*(sorted(view.cells(use)) for use in known))
-    near = itertools.product(
-        *(_allowed_cells(use, view.topology, view.cells(use)) for use in known)
-    )
+    near = itertools.product(*(_allowed_cells(use, view) for use in known))
     for combinations in (local, near):
         some = itertools.islice(combinations, _MOST_COMBINATIONS)
         yield from dict.fromkeys(map(frozenset, filter(None, some)))
 
 
-def _allowed_cells(
-    use: Use, topology: NUMATopology, cells: frozenset[int]
-) -> list[int]:
+def _allowed_cells(use: Use, view: HostView) -> list[int]:
     """Return the cells of a guest to which a policy allows a provider."""
+    guests = [GuestCells(view.topology, (host.id,)) for host in view.topology.cells]
     return [
-        host.id
-        for host in topology.cells
-        if any(
-            allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
-            for cell in cells
-        )
+        guest.cells[0]
+        for guest in guests
+        if any(allows(use.policy, guest.affinity(cell)) for cell in view.cells(use))
     ]
 
 
@@ -259,8 +253,7 @@ def _bound(
     for use in uses:
         if use.policy is NUMAPolicy.PREFERRED:
             continue
-        own = view.cells(use)
-        for near in (own, _allowed_cells(use, view.topology, own)):
+        for near in (view.cells(use), _allowed_cells(use, view)):
             if chosen := set(near).intersection(cells):
                 found.add(min(chosen))
                 break

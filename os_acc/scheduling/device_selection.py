@@ -211,11 +211,12 @@ def _check_enough(
         left[each.provider_uuid] -= each.amount
         if left[each.provider_uuid] < 0:
             provider = providers[each.provider_uuid]
-            faults = [at for at in provider.device.handles if at.fault]
-            broken = f"; out of order: {', '.join(map(_fault, faults))}"
+            handles = provider.device.handles
+            faults = [f"{at.address} {at.fault}" for at in handles if at.fault]
+            broken = f"; out of order: {', '.join(faults)}" if faults else ""
             raise exception.NoDeviceAvailable(
                 f"{provider.name} has no free device left for "
-                f"{title(each.group_suffix)}{broken if faults else ''}",
+                f"{title(each.group_suffix)}{broken}",
                 hint=_REPAIR if faults else _CONSUMERS,
             )
 
@@ -226,7 +227,3 @@ def _free(provider: Provider, taken: frozenset[DeviceAddress]) -> list[AttachHan
         for handle in provider.device.handles
         if not handle.fault and taken.isdisjoint(handle.members)
     ]
-
-
-def _fault(handle: AttachHandle) -> str:
-    return f"{handle.address} {handle.fault}"

@@ -72,8 +72,11 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
     for key, value in specs:
         if key == GROUP_POLICY:
             policy = group_policy(value)
-        else:
-            _read(key, value, groups)
+        elif (match := _GRANULAR.match(key)) is not None:
+            kind, suffix, name = match.groups(default="")
+            group = groups.get(suffix, RequestGroup(suffix))
+            add = _with_resource if kind == "resources" else _with_trait
+            groups[suffix] = add(group, name, key, value)
     _add_own(specs, groups)
     resources = [each for group in groups.values() for each in group.resources]
     for suffix, group in groups.items():
@@ -104,8 +107,21 @@ def check(request: FlavorRequest) -> None:
     """
     for group in request.groups:
         _check_group(group)
-    _check_suffixes([group.suffix for group in request.groups])
-    _check_policy(request)
+    suffixes = [group.suffix for group in request.groups]
+    for suffix, times in sorted(Counter(suffixes).items()):
+        if times > 1:
+            raise exception.InvalidExtraSpec(
+                f"there are {times} groups with the suffix {suffix!r}",
+                hint="rename the flavor's group: the groups of a device profile "
+                "use device_profile_0 and so on",
+            )
+    numbered = [suffix for suffix in suffixes if suffix]
+    if len(numbered) > 1 and request.policy is None:
+        raise exception.InvalidExtraSpec(
+            f"there are several numbered groups ({exception.some(numbered, _SHOWN)}) "
+            "but no valid group_policy",
+            hint="set group_policy to 'none' or 'isolate'",
+        )
 
 
 def _check_group(group: RequestGroup) -> None:
@@ -130,26 +146,6 @@ def _check_group(group: RequestGroup) -> None:
         f"{title(group.suffix)} {lacking}",
         hint=f"add resources{group.suffix}:<resource class>=<amount>",
     )
-
-
-def _check_suffixes(suffixes: Sequence[str]) -> None:
-    for suffix, times in sorted(Counter(suffixes).items()):
-        if times > 1:
-            raise exception.InvalidExtraSpec(
-                f"there are {times} groups with the suffix {suffix!r}",
-                hint="rename the flavor's group: the groups of a device profile "
-                "use device_profile_0 and so on",
-            )
-
-
-def _check_policy(request: FlavorRequest) -> None:
-    numbered = [group.suffix for group in request.groups if group.suffix]
-    if len(numbered) > 1 and request.policy is None:
-        raise exception.InvalidExtraSpec(
-            f"there are several numbered groups ({exception.some(numbered, _SHOWN)}) "
-            "but no valid group_policy",
-            hint="set group_policy to 'none' or 'isolate'",
-        )
 
 
 def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
@@ -199,21 +195,6 @@ def suffix_of(key: str) -> str | None:
     """Return the suffix of a key's group; None: the key is about no group."""
     match = _GRANULAR.match(key)
     return None if match is None else match[2] or ""
-
-
-def _read(key: str, value: object, groups: dict[str, RequestGroup]) -> None:
-    """Add a key to its group; ignore keys that are not about groups.
-
-    :param groups: by suffix; with the resources of amount 0.
-    :raises InvalidExtraSpec: Placement would reject the key.
-    """
-    match = _GRANULAR.match(key)
-    if match is None:
-        return
-    kind, suffix, name = match.groups(default="")
-    group = groups.get(suffix, RequestGroup(suffix))
-    add = _with_resource if kind == "resources" else _with_trait
-    groups[suffix] = add(group, name, key, value)
 
 
 def group_policy(value: object) -> GroupPolicy | None:
@@ -309,7 +290,7 @@ def _add_own(
         if own is None:
             continue
         requested = accel_keys.read(own, value)
-        field = accel_keys.KEYS[own.name].value
+        field = accel_keys.KEYS[own.name]
         if given.setdefault((own.suffix, field), requested) != requested:
             raise exception.InvalidExtraSpec(
                 f"extra spec {exception.show(key)} contradicts another key of "

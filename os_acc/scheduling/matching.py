@@ -125,25 +125,22 @@ def _with_requirements(
         group = groups.get(one.group_suffix, RequestGroup(one.group_suffix))
         # The traits of the unnumbered group may be on any of its providers.
         is_spread = not group.suffix and suffixes.count("") > 1
+        required = () if is_spread else sorted(group.required)
         found.append(
             dataclasses.replace(
                 one,
                 bitstream_request=group.bitstream_request,
                 attach_target=group.attach_target,
-                required=() if is_spread else _of_regions(group),
+                # Those that select an FPGA region or its function.
+                required=tuple(
+                    each
+                    for each in required
+                    if names_region(each) or names_function(each)
+                ),
                 numa_policy=group.numa_policy,
             )
         )
     return found
-
-
-def _of_regions(group: RequestGroup) -> tuple[str, ...]:
-    """Return the traits of a group that select an FPGA region or its function."""
-    return tuple(
-        trait
-        for trait in sorted(group.required)
-        if names_region(trait) or names_function(trait)
-    )
 
 
 def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:

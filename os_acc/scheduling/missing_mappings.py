@@ -217,7 +217,12 @@ def _cases(
     than the flavor specifies: such changes do not concern accelerators.
     """
     offered = set(ours.values())
-    amounts = _smallest(selection)
+    # The smallest amount of each class on one provider: during a migration the
+    # allocations include those of two hosts.
+    amounts: dict[str, int] = {}
+    for _provider, resources in selection.entries:
+        for name, amount in resources:
+            amounts[name] = min(amount, amounts.get(name, amount))
     all_groups, asking = [], []
     for group in request.groups:
         sent = group
@@ -252,15 +257,3 @@ def _as_nova_has_it(
         added = _OF_THE_FLAVOR.difference(asked, request.zeroed)
         kept |= {name: amounts[name] for name in added & amounts.keys()}
     return dataclasses.replace(group, resources=tuple(sorted(kept.items())))
-
-
-def _smallest(selection: Allocations) -> dict[str, int]:
-    """Return the smallest amount of each class on one provider.
-
-    During a migration the allocations include those of two hosts.
-    """
-    amounts: dict[str, int] = {}
-    for _provider, resources in selection.entries:
-        for name, amount in resources:
-            amounts[name] = min(amount, amounts.get(name, amount))
-    return amounts

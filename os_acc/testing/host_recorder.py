@@ -241,13 +241,14 @@ def record_host(
     host = pci.scan(root)
     for name, error in host.unreadable.items():
         LOG.warning("%s is not recorded: %s", name, error)
-    blocks = usage.used(usage.disks(root), host.functions)
-    networks = usage.used(usage.interfaces(root), host.functions)
-    displays = usage.used(usage.displays(root, host.functions), host.functions)
+    blocks, networks, displays = (usage.Uses(host.functions) for _ in range(3))
+    usage.note_disks(root, blocks)
+    usage.note_interfaces(root, host.netdevs, networks)
+    usage.note_displays(root, host.functions, displays)
     devices = {
         address: tuple(
             each if identifying else _without_serial(each)
-            for each in _nested(root, found, is_up=address in networks)
+            for each in _nested(root, found, is_up=address in networks.found)
         )
         for address, found in _by_owner(root).items()
     }
@@ -256,11 +257,11 @@ def record_host(
         host,
         pci.read_parents(root, host.functions),
         devices,
-        frozenset(displays),
+        frozenset(displays.found),
         with_drivers,
         identifying,
     )
-    sources = (_source(devices.get(address, ())) for address in sorted(blocks))
+    sources = (_source(devices.get(address, ())) for address in sorted(blocks.found))
     virtual = [name for name in mdev.parents(root) if ":" not in name]
     return HostSpec(
         functions=tuple(

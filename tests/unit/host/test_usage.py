@@ -20,7 +20,8 @@ VF = "0000:3b:00.4"
 
 
 def use(sysfs: Sysfs, text: str) -> str | None:
-    return read_usage(sysfs.root, scan(sysfs.root).functions).get(address(text))
+    host = scan(sysfs.root)
+    return read_usage(sysfs.root, host.functions, host.netdevs).get(address(text))
 
 
 @pytest.fixture
@@ -141,7 +142,8 @@ def test_a_multipath_disk_is_a_use_of_every_function_that_leads_to_it(
     sysfs.class_device("block", head / "nvme3n1p2", dev="259:5")
     sysfs.function(PLAIN)
     mount(sysfs, "259:5")
-    usage = read_usage(sysfs.root, scan(sysfs.root).functions)
+    host = scan(sysfs.root)
+    usage = read_usage(sysfs.root, host.functions, host.netdevs)
     assert usage.get(address(NVME)) == usage.get(address(OTHER))
     assert usage.get(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
     assert usage.get(address(PLAIN)) is None
@@ -310,6 +312,6 @@ def test_a_vgpu_type_that_is_no_number_keeps_its_vf_alone(sysfs: Sysfs) -> None:
 
 def test_the_real_host_can_be_checked() -> None:
     host = scan("/")
-    usage = read_usage("/", host.functions)
+    usage = read_usage("/", host.functions, host.netdevs)
     assert set(usage) <= set(host.functions)
     assert all(usage.values())

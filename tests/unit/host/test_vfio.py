@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.vfio import (
-    blocking_regions,
     denylisted,
     iommu_on,
     leaves_group_viable,
@@ -97,14 +96,14 @@ def test_a_group_knows_all_its_members(sysfs: Sysfs) -> None:
     assert not group.unsafe
 
 
-def test_only_direct_regions_block_an_assignment(sysfs: Sysfs) -> None:
+def test_a_group_knows_its_reserved_regions(sysfs: Sysfs) -> None:
     sysfs.function(GPU, group=12)
     sysfs.put("sys/kernel/iommu_groups/12/reserved_regions", REGIONS)
     group = read_iommu_group(sysfs.root, 12)
     assert group is not None
-    assert len(group.reserved) == 4
+    kinds = [kind for _start, _end, kind in group.reserved]
+    assert kinds == ["direct-relaxable", "direct", "msi", "reserved"]
     assert group.reserved[3] == (0xFFFFFFFFFFFFF000, 0xFFFFFFFFFFFFFFFF, "reserved")
-    assert blocking_regions(group) == ((0x7B800000, 0x7F7FFFFF, "direct"),)
 
 
 def test_a_group_without_an_iommu_is_unsafe(sysfs: Sysfs) -> None:

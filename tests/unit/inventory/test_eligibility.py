@@ -51,6 +51,14 @@ def test_what_vfio_will_not_take_is_refused(make_bench, spec, address, reason):
     assert bench.manager.providers() == ()
 
 
+def test_only_direct_regions_prevent_an_assignment(make_bench):
+    """Types: Documentation/ABI/testing/sysfs-kernel-iommu_groups."""
+    (card,) = hosts.mapped_by_firmware().functions
+    others = ("0x1000 0x1fff direct-relaxable", "0x2000 0x2fff reserved")
+    bench = make_bench(HostSpec((dataclasses.replace(card, reserved=others),)))
+    assert len(bench.manager.providers()) == 1
+
+
 def test_the_denylist_can_be_switched_off(make_bench):
     spec = dataclasses.replace(hosts.denylist_host(), disable_denylist=True)
     bench = make_bench(spec)

@@ -161,7 +161,8 @@ def test_an_interface_in_a_bond_is_used_on_the_simulated_host(tmp_path: Path) ->
     (interface / "master").symlink_to("/sys/devices/virtual/net/bond0")
     spec = recorded(kernel.root, tmp_path / "host.json")
     copy = FakeKernel.build(tmp_path / "copy", spec)
-    usage = read_usage(copy.root, pci.scan(copy.root).functions)
+    host = pci.scan(copy.root)
+    usage = read_usage(copy.root, host.functions, host.netdevs)
     assert usage.get(PciAddress.parse(nic.address)) == "network interface ens1f0 is up"
 
 

@@ -26,7 +26,8 @@ def at(text: str) -> PciAddress:
 
 
 def test_what_the_host_uses_is_seen(kernel):
-    usage = read_usage(kernel.root, scan(kernel).functions)
+    host = scan(kernel)
+    usage = read_usage(kernel.root, host.functions, host.netdevs)
     assert "mounted" in usage.get(at("0000:04:00.0"))
     assert "up" in usage.get(at("0000:af:00.0"))
     assert usage.get(at("0000:03:00.0"))
