@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import math
 import os
 import socket
@@ -264,6 +265,7 @@ class Settings:
             absolute path.
         """
         with _reading(conf) as group:
+            mdev_types, mdev_addresses = _nova_mdevs(conf)
             return cls(
                 device_spec=tuple(group.device_spec or ()),
                 enabled_plugins=tuple(group.enabled_plugins or ()),
@@ -278,8 +280,8 @@ class Settings:
                 max_uncorrectable_errors=int(number(group, "max_uncorrectable_errors")),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
-                nova_mdev_addresses=_nova_mdev_addresses(conf),
-                nova_mdev_types=_nova_mdev_types(conf),
+                nova_mdev_addresses=mdev_addresses,
+                nova_mdev_types=mdev_types,
             )
 
 
@@ -409,29 +411,21 @@ def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
         return None
 
 
-def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    return tuple(
-        address
-        for name in _enabled_mdev_types(conf)
-        for address in _device_addresses(conf, name)
-    )
+def _nova_mdevs(conf: cfg.ConfigOpts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the mdev types that Nova claims everywhere, and the addresses of others.
 
-
-def _nova_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    enabled = _enabled_mdev_types(conf)
-    bare = [name for name in enabled if not _device_addresses(conf, name)]
-    # Nova uses only the first type of all, with or without addresses, and ignores
-    # the others. They are claimed as well: an operator who corrects that
-    # configuration must not find their devices attached to instances.
-    return tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
-
-
-def _enabled_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    return tuple(_option(conf, "devices", "enabled_mdev_types") or ())
-
-
-def _device_addresses(conf: cfg.ConfigOpts, mdev_type: str) -> tuple[str, ...]:
-    return tuple(_option(conf, f"mdev_{mdev_type}", "device_addresses") or ())
+    Nova uses only the first type of all, with or without addresses, and ignores the
+    others. They are claimed as well: an operator who corrects that configuration must
+    not find their devices attached to instances.
+    """
+    enabled: Sequence[str] = _option(conf, "devices", "enabled_mdev_types") or ()
+    addresses = {
+        name: _option(conf, f"mdev_{name}", "device_addresses") or ()
+        for name in enabled
+    }
+    bare = [name for name, places in addresses.items() if not places]
+    types = tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
+    return types, tuple(itertools.chain(*addresses.values()))
 
 
 def checked_name(node_name: object) -> str | None:

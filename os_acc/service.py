@@ -55,8 +55,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 #: The directory with ``sys`` and ``proc``; :mod:`os_acc.testing` replaces it.
 default_root = "/"
 
-_lock = threading.Lock()
-
 
 class _Service:
     """The manager of a node, and the state that outlives it at a ``reset=True``.
@@ -108,11 +106,14 @@ class Nodes:
     """The nodes of this process, by name.
 
     :ivar plain: the node that was last initialized without a ``node_name``.
+    :ivar initializing: held by the thread that initializes a node.
     """
 
     def __init__(self, *ready: manager.Manager) -> None:
         self._services: dict[str, _Service] = {}
         self.plain: str | None = None
+        self.initializing = threading.Lock()
+        deadlines.reset_after_fork(self)
         for each in ready:
             self.service(each.settings.node_name).manager = each
 
@@ -161,20 +162,12 @@ class Nodes:
 
     def forget_parent(self) -> None:
         """In a forked child, forget the parent's threads."""
+        self.initializing = threading.Lock()
         for each in self._services.values():
             each.monitor = None
 
 
 nodes = Nodes()
-
-
-def _forget_parent() -> None:
-    global _lock
-    _lock = threading.Lock()
-    nodes.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
 
 
 def get() -> manager.Manager:
@@ -271,7 +264,7 @@ def _initialize(
     settings = conf.Settings.load(config, name)
     deadline = time.monotonic() + settings.initialize_timeout
     busy = exception.InitializeTimeout("another thread is still initializing")
-    with deadlines.alone(_lock, deadline, busy), _in_time(settings):
+    with deadlines.alone(nodes.initializing, deadline, busy), _in_time(settings):
         service = nodes.service(name)
         if service.manager is None or reset:
             nodes.check_state_path(settings)
