@@ -131,7 +131,11 @@ class ServerAccelerators:
             if instance.uuid in held and not kept and self._confirm(info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
-            owned = self._owned(allocations)
+            owned = {
+                provider: each
+                for provider, each in allocations.items()
+                if self._node.owns_any({provider: each})
+            }
             for migration in kept:
                 self._settle(context, instance.uuid, migration, owned)
             if kept and self._node.attached(info) and self._confirm(info):
@@ -193,14 +197,6 @@ class ServerAccelerators:
             node.unplug({"uuid": server if its == wanted else migration})
             if its == wanted:
                 node.rekey(migration, server)
-
-    def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the allocations of the providers of os_acc."""
-        return {
-            provider: each
-            for provider, each in allocations.items()
-            if self._node.owns_any({provider: each})
-        }
 
     def guest_devices(self, instance: Any) -> GuestDevices:
         """Return the devices that the guest of a server gets.
