@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of ``[os_acc]`` and of Nova's services, and the list of all options.
+"""The options of ``[os_acc]`` and for Nova's services, and the list of all options.
 
 Generators and the documentation read the list. The rooms ``bitstreams`` and
 ``profiles`` declare theirs in ``options.py``.
@@ -285,6 +285,58 @@ class Settings:
             )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """The options of ``[os_acc_driver]``; the times are in seconds."""
+
+    initialize_interval: float
+    reconcile_interval: float
+    reconcile_age: float
+    golden_images: bool
+    iommufd: bool
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Register and read the options of nova-compute.
+
+        :raises InvalidConfiguration: a value is invalid.
+        """
+        return cls(**_values(conf, DRIVER, DRIVER_OPTIONS))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The options of ``[os_acc_scheduler]``; the times are in seconds."""
+
+    numa_policy: NUMAPolicy
+    trait_lifetime: float
+    usage_lifetime: float
+    placement_timeout: float
+    cached_hosts: int
+    accelerator_weight_multiplier: float
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Register and read the options of nova-scheduler.
+
+        :raises InvalidConfiguration: a value is invalid.
+        """
+        values = _values(conf, SCHEDULER, SCHEDULER_OPTIONS)
+        return cls(**{**values, "numa_policy": NUMAPolicy(values["numa_policy"])})
+
+
+def _values(
+    conf: cfg.ConfigOpts, group: cfg.OptGroup, options: Sequence[cfg.Opt]
+) -> dict[str, Any]:
+    with _reading(conf, group, options) as found:
+        return {
+            each.dest: found[each.dest]
+            if isinstance(each, cfg.StrOpt | cfg.BoolOpt)
+            else number(found, each.dest, section=group.name)
+            for each in options
+        }
+
+
 def node_name(conf: cfg.ConfigOpts, default: str | None = None) -> str:
     """Return the name of the node; other options may be invalid.
 
@@ -305,28 +357,28 @@ def state_path(conf: cfg.ConfigOpts) -> str:
 
 
 @contextlib.contextmanager
-def _reading(conf: cfg.ConfigOpts) -> Iterator[cfg.ConfigOpts.GroupAttr]:
-    register(conf)
+def _reading(
+    conf: cfg.ConfigOpts,
+    group: cfg.OptGroup = GROUP,
+    options: Sequence[cfg.Opt] = OPTIONS,
+) -> Iterator[cfg.ConfigOpts.GroupAttr]:
+    register(conf, group, options)
     try:
-        yield conf[GROUP.name]
+        yield conf[group.name]
     # Also raised for a reference ("$name") to an unknown option.
     except cfg.Error as error:
         raise exception.InvalidConfiguration(str(error)) from error
 
 
 def _absolute(state_path: str | None) -> str:
-    if not state_path or not os.path.isabs(state_path) or not _is_path(state_path):
+    is_path = False
+    with contextlib.suppress(UnicodeEncodeError):
+        is_path = b"\0" not in os.fsencode(state_path or "")
+    if not state_path or not os.path.isabs(state_path) or not is_path:
         raise exception.InvalidConfiguration(
             f"[os_acc] state_path is {exception.show(state_path)}, not an absolute path"
         )
     return state_path
-
-
-def _is_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
@@ -355,12 +407,16 @@ def number(
     return value
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; registering twice is harmless."""
+def register(
+    conf: cfg.ConfigOpts,
+    group: cfg.OptGroup = GROUP,
+    options: Sequence[cfg.Opt] = OPTIONS,
+) -> None:
+    """Register the options of a group; registering twice is harmless."""
     # ConfigOpts does not copy a group's contents: two ConfigOpts objects would
     # share the values of one group.
-    conf.register_group(copy.deepcopy(GROUP))
-    conf.register_opts(OPTIONS, group=GROUP.name)
+    conf.register_group(copy.deepcopy(group))
+    conf.register_opts(options, group=group.name)
 
 
 def list_opts(

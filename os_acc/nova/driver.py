@@ -25,6 +25,7 @@ from oslo_serialization import jsonutils
 
 import os_acc
 from os_acc import exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import (
     conversion,
     guest_devices,
@@ -37,7 +38,6 @@ from os_acc.nova import (
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.live_migration import MigratingDriver
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)

@@ -17,8 +17,8 @@ from nova.conf import CONF
 from nova.scheduler import filters, utils
 
 from os_acc import exception, numa
+from os_acc.conf import SchedulerSettings
 from os_acc.nova import scheduling
-from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.numa import NUMALimits
 

@@ -37,11 +37,11 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)

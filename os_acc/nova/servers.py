@@ -31,11 +31,11 @@ from oslo_log import log
 from oslo_utils import strutils
 
 from os_acc import exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 

@@ -18,7 +18,6 @@ from oslo_log import log
 from os_acc import conf, exception
 from os_acc.nova import scheduling
 from os_acc.nova.host_providers import record_of
-from os_acc.nova.settings import SchedulerSettings
 
 LOG = log.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     minval = 0
 
     def __init__(self) -> None:
-        self._settings = SchedulerSettings.load(CONF)
+        self._settings = conf.SchedulerSettings.load(CONF)
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of a host: positive spreads, negative packs."""
