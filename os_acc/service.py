@@ -359,7 +359,7 @@ def _build(
     helper.start(deadline)
     vendor_steps.begin(helper, loaded.contexts)
     services = Services(root, store, locks, helper, loaded, settings.state_path)
-    images = library.build(config, settings.state_path, locks)
+    images = library.build(config, settings.state_path)
     programmer = programming.Programmer(services, images)
     reconciler = reconciliation.Reconciler(helper)
     offered = catalog.Catalog(

@@ -146,14 +146,6 @@ class Cache:
         with file or contextlib.nullcontext():
             yield file
 
-    def entries(self) -> tuple[CachedImage, ...]:
-        """Return all cached images, the least recently used first.
-
-        :raises StateUnavailable: the cache cannot be read.
-        """
-        with self._storage_errors():
-            return _scan(self.directory).entries
-
     def survey(self) -> CacheContents:
         """Return the contents, of the downloads the abandoned ones; change nothing.
 

@@ -35,7 +35,7 @@ from os_acc.store.locks import Locks
 LOG = log.getLogger(__name__)
 
 
-def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
+def build(conf: cfg.ConfigOpts, state: str) -> Library:
     """Return the library that the options describe, without any access.
 
     :param state: absolute path of the state directory.
@@ -44,7 +44,9 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
     settings = options.BitstreamSettings.load(conf)
     return Library(
         functools.partial(_source, conf, settings),
-        Cache(os.path.join(state, options.DIRECTORY), settings.cache_size, locks),
+        Cache(
+            os.path.join(state, options.DIRECTORY), settings.cache_size, Locks(state)
+        ),
         policy.ImagePolicy.load(conf),
         settings.certificates,
         settings.unseen,

@@ -142,11 +142,9 @@ class Acting(command.Command):
         :raises InvalidConfiguration: an option cannot be used.
         """
         from os_acc.bitstreams import library
-        from os_acc.store.locks import Locks
 
         self.drop_root()
-        state_path = self.settings.state_path
-        return library.build(self.os_acc.config, state_path, Locks(state_path))
+        return library.build(self.os_acc.config, self.settings.state_path)
 
     def manager(self, *, makes_vfs: bool = False) -> Manager:
         """Return a manager ready to act; root becomes the state's owner.

@@ -43,7 +43,7 @@ class BitstreamList(base.Listing):
                 # The images are on this host.
                 self.remark(f"the names are unknown: {error.message}")
             used["Names"] = lambda each: list(names.get(each.digest, ()))
-        return base.table({**_CACHED, **used}, cache.entries())
+        return base.table({**_CACHED, **used}, cache.survey().entries)
 
 
 class BitstreamFetch(base.Listing):
@@ -112,7 +112,7 @@ class BitstreamVerify(base.Listing):
             self.is_failed |= not is_sound
             return "sound" if is_sound else "altered"
 
-        return base.table({**_CACHED, "Result": result}, cache.entries())
+        return base.table({**_CACHED, "Result": result}, cache.survey().entries)
 
 
 class BitstreamPrune(base.Listing):
