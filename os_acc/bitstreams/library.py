@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,9 +46,7 @@ def build(conf: cfg.ConfigOpts, state: str) -> Library:
         Cache(
             os.path.join(state, options.DIRECTORY), settings.cache_size, Locks(state)
         ),
-        policy.ImagePolicy.load(conf),
-        settings.certificates,
-        settings.unseen,
+        settings,
     )
 
 
@@ -70,10 +67,6 @@ class Library:
     Deadlines are on the clock of :func:`time.monotonic`.
 
     :param make_source: creates the image source at the first access.
-    :param certificates: the directory of trusted certificates, if the policy
-        requires signatures.
-    :param unseen: the level at which an instance's image is logged that is not
-        visible; None: it is an error.
     :ivar cache: the images on this host.
     """
 
@@ -81,15 +74,11 @@ class Library:
         self,
         make_source: Callable[[], ImageSource],
         cache: Cache,
-        rules: policy.ImagePolicy,
-        certificates: str = "",
-        unseen: int | None = logging.WARNING,
+        settings: options.BitstreamSettings,
     ) -> None:
         self._make_source = make_source
         self._made: list[ImageSource] = []
-        self._rules = rules
-        self._certificates = certificates
-        self._unseen = unseen
+        self._settings = settings
         self.cache = cache
 
     @property
@@ -111,9 +100,9 @@ class Library:
         """
         if request.bitstream_id:
             image = self._source.image(request.bitstream_id, deadline)
-            return image_selection.choose(request, region, [image], self._rules)
+            return image_selection.choose(request, region, [image], self._settings)
         found = self._trusted(request, deadline)
-        return image_selection.choose(request, region, found, self._rules)
+        return image_selection.choose(request, region, found, self._settings)
 
     def names(self, deadline: float) -> Mapping[Digest, Sequence[str]]:
         """Return the names of the source's bitstreams, by digest.
@@ -123,7 +112,7 @@ class Library:
         found: dict[Digest, list[str]] = defaultdict(list)
         for image in self._source.images({"tag": properties.TAG}, deadline):
             with contextlib.suppress(exception.ImageUnusable):
-                if policy.is_shown(image, self._rules):
+                if policy.is_shown(image, self._settings):
                     found[Digest.of(image)].append(image.name)
         return found
 
@@ -161,12 +150,12 @@ class Library:
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
-            if self._unseen is None:
+            if self._settings.unseen is None:
                 raise
             # The host may not use bitstreams at all.
             LOG.debug("the image of instance %s is not read: %s", instance, error)
         except exception.ImageNotFound as error:
-            if self._unseen is None:
+            if self._settings.unseen is None:
                 raise exception.ImageNotFound(
                     f"cannot read image {image_id} of instance {instance}; its "
                     f"bitstream request is unknown: {error.message}",
@@ -174,7 +163,7 @@ class Library:
                     f"instance_images in [{options.GROUP.name}] to ignore",
                 ) from error
             LOG.log(
-                self._unseen,
+                self._settings.unseen,
                 "cannot read image %s of instance %s (%s): a bitstream that it "
                 "requests is not programmed; give os_acc the credentials of an "
                 "administrator, or set instance_images in [%s] to required",
@@ -192,7 +181,7 @@ class Library:
         """
         if canonical_uuid(text):
             image = self._source.image(text, deadline)
-            policy.check(image, self._rules)
+            policy.check(image, self._settings)
             return image
         request = BitstreamRequest(bitstream_name=text)
         found = {
@@ -201,7 +190,7 @@ class Library:
             if properties.TAG in each.tags
         }
         allowed = [
-            each for each in found.values() if not policy.reasons(each, self._rules)
+            each for each in found.values() if not policy.reasons(each, self._settings)
         ]
         if len(allowed) > 1:
             raise exception.ImageUnusable(
@@ -210,7 +199,7 @@ class Library:
                 reason=exception.ImageReason.AMBIGUOUS,
             )
         for image in allowed or found.values():
-            policy.check(image, self._rules)
+            policy.check(image, self._settings)
             return image
         raise exception.ImageNotFound(
             f"no image with the tag {properties.TAG} has the name "
@@ -239,7 +228,7 @@ class Library:
         :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
-        policy.check(image, self._rules)
+        policy.check(image, self._settings)
         with contextlib.ExitStack() as kept:
 
             def verified() -> tuple[io.FileIO, Header]:
@@ -277,7 +266,7 @@ class Library:
                 yield None
                 return
             header = _header(image, file)
-            policy.check_file(header, image, self._rules)
+            policy.check_file(header, image, self._settings)
             formats.check(header, image, region)
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
@@ -287,7 +276,7 @@ class Library:
 
     def _trusted(self, request: BitstreamRequest, deadline: float) -> Iterator[Image]:
         """Yield the images that the policy trusts; some of them twice."""
-        for filters in image_selection.searches(request, self._rules):
+        for filters in image_selection.searches(request, self._settings):
             yield from self._source.images(filters, deadline)
 
     def _verified(
@@ -295,15 +284,15 @@ class Library:
     ) -> Header:
         """Return the header of a file after all checks."""
         try:
-            if self._rules.signed:
+            if self._settings.signed:
                 # Imported late: cryptography is slow to import, and rarely needed.
                 from os_acc.bitstreams import signature
 
-                signature.verify(image, file, self._certificates, deadline)
+                signature.verify(image, file, self._settings.certificates, deadline)
             header = _header(image, file)
         except OSError as error:
             raise errors.from_os_error(error, self.cache.path(image)) from error
-        policy.check_file(header, image, self._rules)
+        policy.check_file(header, image, self._settings)
         if region is not None:
             formats.check(header, image, region)
         return header

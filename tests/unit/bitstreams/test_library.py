@@ -307,7 +307,7 @@ def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Libra
             )
 
     monkeypatch.setattr(signature, "verify", verify)
-    return Library(lambda: place, cache, rules, "/trusted")
+    return Library(lambda: place, cache, rules)
 
 
 def test_the_signature_is_asked_for_each_time(signed: Library, place: Place) -> None:
