@@ -70,27 +70,21 @@ class DeviceList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
-        found = device_states(look)
+        found = list(device_states(look))
         models = self.models(look)
         self.remark_if_none_named()
         self.remark_missing_vfs(look)
         columns = _columns(models.short)
-        wanted = {
-            "State": parsed_args.state,
+        for name, value in {
             "Resource Class": parsed_args.resource_class,
             "Consumer": parsed_args.consumer,
             "NUMA Node": parsed_args.numa_node,
-        }
-        chosen = [
-            each
-            for each in found
-            if all(
-                only is None
-                or columns[name](each) in (only if isinstance(only, list) else [only])
-                for name, only in wanted.items()
-            )
-        ]
-        return base.table(columns | _LONG if parsed_args.long else columns, chosen)
+        }.items():
+            if value is not None:
+                found = [each for each in found if columns[name](each) == value]
+        if states := parsed_args.state:
+            found = [each for each in found if each.state.value in states]
+        return base.table(columns | _LONG if parsed_args.long else columns, found)
 
 
 class DeviceShow(base.Showing):
