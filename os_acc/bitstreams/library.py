@@ -231,21 +231,21 @@ class Library:
         policy.check(image, self._settings)
         with contextlib.ExitStack() as kept:
 
-            def verified() -> tuple[io.FileIO, Header]:
+            def verified() -> Bitstream:
                 file = kept.enter_context(
                     self.cache.fetched(self._source, image, deadline, progress)
                 )
-                return file, self._verified(image, file, region, deadline)
+                return self._checked(image, file, region, deadline)
 
             try:
-                file, header = verified()
+                found = verified()
             except (exception.ImageUnusable, exception.ImageRefused):
                 # The file was valid when it was fetched, but may have been altered
                 # since, even into another format or for another region.
                 if self.cache.verify(Digest.of(image), deadline):
                     raise
-                file, header = verified()
-            yield Bitstream(image, self.cache.path(image), _size(file), header)
+                found = verified()
+            yield found
 
     @contextlib.contextmanager
     def kept(
@@ -262,13 +262,7 @@ class Library:
         :raises StateUnavailable: the cache cannot be used.
         """
         with self.cache.kept(image, deadline) as file:
-            if file is None:
-                yield None
-                return
-            header = _header(image, file)
-            policy.check_file(header, image, self._settings)
-            formats.check(header, image, region)
-            yield Bitstream(image, self.cache.path(image), _size(file), header)
+            yield None if file is None else self._checked(image, file, region, None)
 
     def forget(self, image: Image, deadline: float) -> bool:
         """Remove the file of an image if it was altered; return whether it was."""
@@ -279,12 +273,19 @@ class Library:
         for filters in image_selection.searches(request, self._settings):
             yield from self._source.images(filters, deadline)
 
-    def _verified(
-        self, image: Image, file: io.FileIO, region: Region | None, deadline: float
-    ) -> Header:
-        """Return the header of a file after all checks."""
+    def _checked(
+        self,
+        image: Image,
+        file: io.FileIO,
+        region: Region | None,
+        deadline: float | None,
+    ) -> Bitstream:
+        """Return the bitstream in a file after all checks.
+
+        :param deadline: of the check of the signature; None: it was checked before.
+        """
         try:
-            if self._settings.signed:
+            if self._settings.signed and deadline is not None:
                 # Imported late: cryptography is slow to import, and rarely needed.
                 from os_acc.bitstreams import signature
 
@@ -295,7 +296,7 @@ class Library:
         policy.check_file(header, image, self._settings)
         if region is not None:
             formats.check(header, image, region)
-        return header
+        return Bitstream(image, self.cache.path(image), _size(file), header)
 
 
 def _header(image: Image, file: io.FileIO) -> Header:

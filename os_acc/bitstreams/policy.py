@@ -57,7 +57,7 @@ def check_file(header: Header, image: Image, rules: BitstreamSettings) -> None:
 
 def reasons(image: Image, rules: BitstreamSettings) -> tuple[str, ...]:
     """Return the reasons against programming an image; empty if it is allowed."""
-    return (*_rights(image, rules), *_data(image, rules))
+    return tuple(_reasons(image, rules))
 
 
 def hint(found: Iterable[str]) -> str:
@@ -79,24 +79,18 @@ def is_shown(image: Image, rules: BitstreamSettings) -> bool:
     return image.visibility == "public" or image.owner in rules.projects
 
 
-def _rights(image: Image, rules: BitstreamSettings) -> Iterator[str]:
+def _reasons(image: Image, rules: BitstreamSettings) -> Iterator[str]:
     if image.status != "active":
         yield f"its status is {exception.show(image.status)}"
     if image.hidden:
         yield "it is hidden"
-    if image.owner in rules.projects:
-        return
-    whose = f"its owner's project {exception.show(image.owner)} is not allowed"
-    if image.visibility != "public":
-        yield (
-            f"{whose}, and its visibility is "
-            f"{exception.show(image.visibility)}, not public"
-        )
-    elif not rules.public:
-        yield f"{whose}, and allow_public is off"
-
-
-def _data(image: Image, rules: BitstreamSettings) -> Iterator[str]:
+    if image.owner not in rules.projects:
+        whose = f"its owner's project {exception.show(image.owner)} is not allowed"
+        if image.visibility != "public":
+            visibility = exception.show(image.visibility)
+            yield f"{whose}, and its visibility is {visibility}, not public"
+        elif not rules.public:
+            yield f"{whose}, and allow_public is off"
     if not image.size:
         yield "it has no data" if image.size == 0 else "its size is unknown"
     elif image.size > rules.max_size:

@@ -282,13 +282,18 @@ def test_a_file_that_cannot_be_read_any_more_is_told(
     def fail(_file: object, _size: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(library.formats, "read_header", fail)
     image = place.all[id_of(1)]
-    with (
-        pytest.raises(exception.StateUnavailable, match=f"{image.hash_value}.*error"),
+    with made.fetched(image, patiently()):
+        monkeypatch.setattr(library.formats, "read_header", fail)
+    for ways in (
         made.fetched(image, patiently()),
+        made.kept(image, REGION, patiently()),
     ):
-        pytest.fail("it was read")
+        with (
+            pytest.raises(exception.StateUnavailable, match=f"{image.hash_value}.*err"),
+            ways,
+        ):
+            pytest.fail("it was read")
 
 
 @pytest.fixture
