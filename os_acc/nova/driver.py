@@ -238,9 +238,10 @@ class LibvirtDriver(MigratingDriver):
     ) -> Any:
         """Define the accelerators that the server holds; a rescue guest has none."""
         if rescue is None:
-            ours = self._servers.guest_devices(instance)
+            entries = self._servers.ready_entries(instance)
+            ours = GuestDevices.of_entries(entries)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
-            accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
+            accel_info = [*(accel_info or ()), *conversion.accel_info(entries)]
         first = (context, instance, network_info, disk_info, image_meta, rescue)
         more = {**kwargs, "mdevs": mdevs, "accel_info": accel_info}
         return super()._get_guest_xml(*first, *args, **more)

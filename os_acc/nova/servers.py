@@ -203,15 +203,8 @@ class ServerAccelerators:
 
         :raises InternalError: one is not ready for the guest.
         """
-        entries = self._ready_entries(instance)
+        entries = self.ready_entries(instance)
         return GuestDevices.of_entries(entries, iommufd=self._iommufd)
-
-    def accel_info(self, instance: Any) -> list[dict[str, Any]]:
-        """Return the PCI functions of a server as Nova's driver expects them.
-
-        :raises InternalError: an accelerator is not ready for the guest.
-        """
-        return conversion.accel_info(self._ready_entries(instance))
 
     def mediated_devices(self) -> dict[str, str]:
         """Return the consumer of each mediated device of os_acc, by its UUID.
@@ -242,7 +235,11 @@ class ServerAccelerators:
             instance.system_metadata.pop(_GOLDEN, None)
             instance.save()
 
-    def _ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
+    def ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
+        """Return the accelerators of a server.
+
+        :raises InternalError: one is not ready for the guest.
+        """
         if not conversion.may_request_accelerators(instance.flavor):
             return []
         with _converted(instance, restarts=True):
