@@ -147,13 +147,9 @@ def cells(text: str) -> tuple[int, ...]:
 
 def new_file(path: str) -> TextIO:
     """Open a file for writing, in UTF-8, without truncating it yet."""
-
-    def keeping(name: str, flags: int) -> int:
-        return os.open(name, flags & ~os.O_TRUNC, 0o666)
-
     # Opened during parsing, while root still has access to its own files.
     try:
-        return open(path, "w", encoding="utf-8", opener=keeping)
+        return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
 
@@ -166,7 +162,7 @@ def write(file: TextIO, text: str) -> None:
     try:
         with file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                file.truncate()
+                file.truncate(0)
             file.write(text)
     except OSError as error:
         raise exception.InvalidInput(
