@@ -35,7 +35,7 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
-from os_acc.placement import provider_tree, sync
+from os_acc.placement import sync
 from os_acc.plugins import loader
 from os_acc.profiles.expansion import ProfileLookup
 from os_acc.store import snapshot, state_files
@@ -229,14 +229,6 @@ def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]
             ", ".join(map(str, found.damaged_claims)),
         )
     return serialize.by_consumer(found.leases)
-
-
-def withdraw_providers(
-    tree: object, nodename: object, node_name: str | None, config: object
-) -> int:
-    """See :func:`os_acc.withdraw_providers`."""
-    title = conf.node_name(checked_config(config), conf.checked_name(node_name))
-    return provider_tree.withdraw(tree, nodename, title)
 
 
 def checked_config(config: object) -> cfg.ConfigOpts:
