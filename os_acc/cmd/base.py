@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cliff import columns, command, display, lister, show
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 #: The value of an object in each column of a table, by the column's name.
-Columns: TypeAlias = Mapping[str, Callable[[_T], Any]]
+Columns: TypeAlias = dict[str, Callable[[_T], Any]]
 #: The names of columns, and the rows.
 Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
 #: The names of an object's fields, and their values.

@@ -316,9 +316,7 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _columns(
-    model: Callable[[PciIdentity], str],
-) -> dict[str, Callable[[DeviceState], Any]]:
+def _columns(model: Callable[[PciIdentity], str]) -> base.Columns[DeviceState]:
     """Return the columns of a listing.
 
     :param model: returns the name of a model.
@@ -337,13 +335,13 @@ def _columns(
     }
 
 
-_LONG: dict[str, Callable[[DeviceState], Any]] = {
+_LONG: base.Columns[DeviceState] = {
     "Provider": lambda each: each.provider.uuid if each.provider else None,
     "IOMMU Group": lambda each: each.function.iommu_group if each.function else None,
     "Identity": lambda each: str(each.function.identity) if each.function else None,
     "Role": lambda each: each.function.role.value if each.function else None,
 }
-_OFFER: dict[str, Callable[[DeviceState], Any]] = {
+_OFFER: base.Columns[DeviceState] = {
     "Provider Name": lambda each: each.provider.name if each.provider else None,
     "Plugin": lambda each: each.provider.device.plugin if each.provider else None,
     "Traits": lambda each: sorted(each.provider.device.traits) if each.provider else [],
