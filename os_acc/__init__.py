@@ -379,8 +379,8 @@ def withdraw_providers(
     from os_acc import conf, service
     from os_acc.placement import provider_tree as trees
 
-    checked, name = service.checked_config(config), conf.checked_name(node_name)
-    return trees.withdraw(provider_tree, nodename, conf.node_name(checked, name))
+    title = conf.node_name(service.checked_config(config), node_name)
+    return trees.withdraw(provider_tree, nodename, title)
 
 
 def sync_placement() -> SyncReport:

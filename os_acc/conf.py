@@ -337,14 +337,21 @@ def _values(
         }
 
 
-def node_name(conf: cfg.ConfigOpts, default: str | None = None) -> str:
+def node_name(conf: cfg.ConfigOpts, given: str | None) -> str:
     """Return the name of the node; other options may be invalid.
 
-    :param default: used unless the option is set; None: the host name.
+    :param given: the name that a caller passes, used unless the option is set; None:
+        the host name.
+    :raises InvalidInput: the caller's name is not valid text for Placement.
     :raises InvalidConfiguration: ``[os_acc] node_name`` is invalid.
     """
+    is_name = isinstance(given, str) and given and given.isprintable()
+    if given is not None and not is_name:
+        raise exception.InvalidInput(
+            f"node_name is {exception.show(given)}, not the name of a compute node"
+        )
     with _reading(conf) as group:
-        return _name(group, default)
+        return _name(group, given)
 
 
 def state_path(conf: cfg.ConfigOpts) -> str:
@@ -482,17 +489,3 @@ def _nova_mdevs(conf: cfg.ConfigOpts) -> tuple[tuple[str, ...], tuple[str, ...]]
     bare = [name for name, places in addresses.items() if not places]
     types = tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
     return types, tuple(itertools.chain(*addresses.values()))
-
-
-def checked_name(node_name: object) -> str | None:
-    """Return the name of a node that a caller passes.
-
-    :raises InvalidInput: it is not valid text for Placement.
-    """
-    if node_name is None:
-        return None
-    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
-        raise exception.InvalidInput(
-            f"node_name is {exception.show(node_name)}, not the name of a compute node"
-        )
-    return node_name

@@ -205,7 +205,7 @@ def initialize(
                 f"{name} is {exception.show(value)}, not True or False"
             )
     config = checked_config(config)
-    title = conf.node_name(config, conf.checked_name(node_name))
+    title = conf.node_name(config, node_name)
     ready = nodes.service(title).manager
     if ready is None or reset:
         where = root or default_root
