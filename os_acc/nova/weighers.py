@@ -54,7 +54,8 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         except exception.OsAccError as error:
             LOG.warning("hosts are weighed without their free units: %s", error)
             # Units of some hosts must not be compared with providers of others.
-            return [_providers(host, server) for host in hosts]
+            found = [server.uses(host.allocation_candidates) for host in hosts]
+            return [len({use.provider for use in uses}) for uses in found]
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
         """Return the free units of the requested resource classes on a host.
@@ -76,7 +77,3 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             for uuid, state in found.items()
             for name in names
         )
-
-
-def _providers(host_state: Any, server: scheduling.ServerRequest) -> float:
-    return len({use.provider for use in server.uses(host_state.allocation_candidates)})
