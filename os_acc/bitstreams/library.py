@@ -29,7 +29,6 @@ from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.store import errors
-from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
 
@@ -43,9 +42,7 @@ def build(conf: cfg.ConfigOpts, state: str) -> Library:
     settings = options.BitstreamSettings.load(conf)
     return Library(
         functools.partial(_source, conf, settings),
-        Cache(
-            os.path.join(state, options.DIRECTORY), settings.cache_size, Locks(state)
-        ),
+        Cache(state, settings.cache_size),
         settings,
     )
 
