@@ -21,7 +21,6 @@ from os_acc.bitstreams.cache import Cache, CachedImage
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest
-from os_acc.store.locks import Locks
 from os_acc.testing import HostSpec, hosts
 from tests.stress.simulated_host import simulated_host
 
@@ -94,11 +93,11 @@ class _Shelf:
     """A full cache, and a directory with one image that is not cached."""
 
     def __init__(self, place: Path, images: int) -> None:
-        self._place = place / "cache"
+        self._place = place / "bitstreams"
         self._place.mkdir()
         self._names = _fill(self._place, images)
         self._oldest = self._place / self._names[0]
-        self._cache = Cache(str(self._place), images * _BYTES, Locks(str(place)))
+        self._cache = Cache(str(place), images * _BYTES)
         self._file = place / "images" / "next"
         self._file.parent.mkdir()
         self._content = _content(images)

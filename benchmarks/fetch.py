@@ -20,7 +20,6 @@ from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Aim, Count, Row
 from os_acc.bitstreams import library
 from os_acc.objects.bitstream import Image
-from os_acc.store.locks import Locks
 from os_acc.testing import image_directory
 from tests.functional.openstack.cloud import Cloud
 
@@ -49,7 +48,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
     size = _size(plan)
     uploaded = cloud.upload(_bitstream(size))
     state = cloud.home / "state"
-    images = library.build(cloud.conf(), str(state), Locks(str(state)))
+    images = library.build(cloud.conf(), str(state))
     image = images.about(uploaded, _deadline())
     cache = state / "bitstreams"
 

@@ -376,9 +376,11 @@ def withdraw_providers(
         compute node.
     :raises InvalidConfiguration: ``[os_acc] node_name`` is not valid text.
     """
-    from os_acc import service
+    from os_acc import conf, service
+    from os_acc.placement import provider_tree as trees
 
-    return service.withdraw_providers(provider_tree, nodename, node_name, config)
+    title = conf.node_name(service.checked_config(config), node_name)
+    return trees.withdraw(provider_tree, nodename, title)
 
 
 def sync_placement() -> SyncReport:

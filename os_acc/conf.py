@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of ``[os_acc]`` and of Nova's services, and the list of all options.
+"""The options of ``[os_acc]`` and for Nova's services, and the list of all options.
 
 Generators and the documentation read the list. The rooms ``bitstreams`` and
 ``profiles`` declare theirs in ``options.py``.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import math
 import os
 import socket
@@ -264,6 +265,7 @@ class Settings:
             absolute path.
         """
         with _reading(conf) as group:
+            mdev_types, mdev_addresses = _nova_mdevs(conf)
             return cls(
                 device_spec=tuple(group.device_spec or ()),
                 enabled_plugins=tuple(group.enabled_plugins or ()),
@@ -278,19 +280,78 @@ class Settings:
                 max_uncorrectable_errors=int(number(group, "max_uncorrectable_errors")),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
-                nova_mdev_addresses=_nova_mdev_addresses(conf),
-                nova_mdev_types=_nova_mdev_types(conf),
+                nova_mdev_addresses=mdev_addresses,
+                nova_mdev_types=mdev_types,
             )
 
 
-def node_name(conf: cfg.ConfigOpts, default: str | None = None) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """The options of ``[os_acc_driver]``; the times are in seconds."""
+
+    initialize_interval: float
+    reconcile_interval: float
+    reconcile_age: float
+    golden_images: bool
+    iommufd: bool
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Register and read the options of nova-compute.
+
+        :raises InvalidConfiguration: a value is invalid.
+        """
+        return cls(**_values(conf, DRIVER, DRIVER_OPTIONS))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The options of ``[os_acc_scheduler]``; the times are in seconds."""
+
+    numa_policy: NUMAPolicy
+    trait_lifetime: float
+    usage_lifetime: float
+    placement_timeout: float
+    cached_hosts: int
+    accelerator_weight_multiplier: float
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Register and read the options of nova-scheduler.
+
+        :raises InvalidConfiguration: a value is invalid.
+        """
+        values = _values(conf, SCHEDULER, SCHEDULER_OPTIONS)
+        return cls(**{**values, "numa_policy": NUMAPolicy(values["numa_policy"])})
+
+
+def _values(
+    conf: cfg.ConfigOpts, group: cfg.OptGroup, options: Sequence[cfg.Opt]
+) -> dict[str, Any]:
+    with _reading(conf, group, options) as found:
+        return {
+            each.dest: found[each.dest]
+            if isinstance(each, cfg.StrOpt | cfg.BoolOpt)
+            else number(found, each.dest, section=group.name)
+            for each in options
+        }
+
+
+def node_name(conf: cfg.ConfigOpts, given: str | None) -> str:
     """Return the name of the node; other options may be invalid.
 
-    :param default: used unless the option is set; None: the host name.
+    :param given: the name that a caller passes, used unless the option is set; None:
+        the host name.
+    :raises InvalidInput: the caller's name is not valid text for Placement.
     :raises InvalidConfiguration: ``[os_acc] node_name`` is invalid.
     """
+    is_name = isinstance(given, str) and given and given.isprintable()
+    if given is not None and not is_name:
+        raise exception.InvalidInput(
+            f"node_name is {exception.show(given)}, not the name of a compute node"
+        )
     with _reading(conf) as group:
-        return _name(group, default)
+        return _name(group, given)
 
 
 def state_path(conf: cfg.ConfigOpts) -> str:
@@ -303,28 +364,28 @@ def state_path(conf: cfg.ConfigOpts) -> str:
 
 
 @contextlib.contextmanager
-def _reading(conf: cfg.ConfigOpts) -> Iterator[cfg.ConfigOpts.GroupAttr]:
-    register(conf)
+def _reading(
+    conf: cfg.ConfigOpts,
+    group: cfg.OptGroup = GROUP,
+    options: Sequence[cfg.Opt] = OPTIONS,
+) -> Iterator[cfg.ConfigOpts.GroupAttr]:
+    register(conf, group, options)
     try:
-        yield conf[GROUP.name]
+        yield conf[group.name]
     # Also raised for a reference ("$name") to an unknown option.
     except cfg.Error as error:
         raise exception.InvalidConfiguration(str(error)) from error
 
 
 def _absolute(state_path: str | None) -> str:
-    if not state_path or not os.path.isabs(state_path) or not _is_path(state_path):
+    is_path = False
+    with contextlib.suppress(UnicodeEncodeError):
+        is_path = b"\0" not in os.fsencode(state_path or "")
+    if not state_path or not os.path.isabs(state_path) or not is_path:
         raise exception.InvalidConfiguration(
             f"[os_acc] state_path is {exception.show(state_path)}, not an absolute path"
         )
     return state_path
-
-
-def _is_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
@@ -353,12 +414,16 @@ def number(
     return value
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; registering twice is harmless."""
+def register(
+    conf: cfg.ConfigOpts,
+    group: cfg.OptGroup = GROUP,
+    options: Sequence[cfg.Opt] = OPTIONS,
+) -> None:
+    """Register the options of a group; registering twice is harmless."""
     # ConfigOpts does not copy a group's contents: two ConfigOpts objects would
     # share the values of one group.
-    conf.register_group(copy.deepcopy(GROUP))
-    conf.register_opts(OPTIONS, group=GROUP.name)
+    conf.register_group(copy.deepcopy(group))
+    conf.register_opts(options, group=group.name)
 
 
 def list_opts(
@@ -409,40 +474,18 @@ def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
         return None
 
 
-def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    return tuple(
-        address
-        for name in _enabled_mdev_types(conf)
-        for address in _device_addresses(conf, name)
-    )
+def _nova_mdevs(conf: cfg.ConfigOpts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the mdev types that Nova claims everywhere, and the addresses of others.
 
-
-def _nova_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    enabled = _enabled_mdev_types(conf)
-    bare = [name for name in enabled if not _device_addresses(conf, name)]
-    # Nova uses only the first type of all, with or without addresses, and ignores
-    # the others. They are claimed as well: an operator who corrects that
-    # configuration must not find their devices attached to instances.
-    return tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
-
-
-def _enabled_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    return tuple(_option(conf, "devices", "enabled_mdev_types") or ())
-
-
-def _device_addresses(conf: cfg.ConfigOpts, mdev_type: str) -> tuple[str, ...]:
-    return tuple(_option(conf, f"mdev_{mdev_type}", "device_addresses") or ())
-
-
-def checked_name(node_name: object) -> str | None:
-    """Return the name of a node that a caller passes.
-
-    :raises InvalidInput: it is not valid text for Placement.
+    Nova uses only the first type of all, with or without addresses, and ignores the
+    others. They are claimed as well: an operator who corrects that configuration must
+    not find their devices attached to instances.
     """
-    if node_name is None:
-        return None
-    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
-        raise exception.InvalidInput(
-            f"node_name is {exception.show(node_name)}, not the name of a compute node"
-        )
-    return node_name
+    enabled: Sequence[str] = _option(conf, "devices", "enabled_mdev_types") or ()
+    addresses = {
+        name: _option(conf, f"mdev_{name}", "device_addresses") or ()
+        for name in enabled
+    }
+    bare = [name for name, places in addresses.items() if not places]
+    types = tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
+    return types, tuple(itertools.chain(*addresses.values()))

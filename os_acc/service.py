@@ -36,7 +36,7 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
-from os_acc.placement import provider_tree, sync
+from os_acc.placement import sync
 from os_acc.plugins import loader
 from os_acc.profiles.expansion import ProfileLookup
 from os_acc.store import snapshot, state_files
@@ -55,8 +55,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 #: The directory with ``sys`` and ``proc``; :mod:`os_acc.testing` replaces it.
 default_root = "/"
-
-_lock = threading.Lock()
 
 
 class _Service:
@@ -109,11 +107,14 @@ class Nodes:
     """The nodes of this process, by name.
 
     :ivar plain: the node that was last initialized without a ``node_name``.
+    :ivar initializing: held by the thread that initializes a node.
     """
 
     def __init__(self, *ready: manager.Manager) -> None:
         self._services: dict[str, _Service] = {}
         self.plain: str | None = None
+        self.initializing = threading.Lock()
+        deadlines.reset_after_fork(self)
         for each in ready:
             self.service(each.settings.node_name).manager = each
 
@@ -162,20 +163,12 @@ class Nodes:
 
     def forget_parent(self) -> None:
         """In a forked child, forget the parent's threads."""
+        self.initializing = threading.Lock()
         for each in self._services.values():
             each.monitor = None
 
 
 nodes = Nodes()
-
-
-def _forget_parent() -> None:
-    global _lock
-    _lock = threading.Lock()
-    nodes.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
 
 
 def get() -> manager.Manager:
@@ -213,7 +206,7 @@ def initialize(
                 f"{name} is {exception.show(value)}, not True or False"
             )
     config = checked_config(config)
-    title = conf.node_name(config, conf.checked_name(node_name))
+    title = conf.node_name(config, node_name)
     ready = nodes.service(title).manager
     if ready is None or reset:
         where = root or default_root
@@ -237,14 +230,6 @@ def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]
             ", ".join(map(str, found.damaged_claims)),
         )
     return serialize.by_consumer(found.leases)
-
-
-def withdraw_providers(
-    tree: object, nodename: object, node_name: str | None, config: object
-) -> int:
-    """See :func:`os_acc.withdraw_providers`."""
-    title = conf.node_name(checked_config(config), conf.checked_name(node_name))
-    return provider_tree.withdraw(tree, nodename, title)
 
 
 def checked_config(config: object) -> cfg.ConfigOpts:
@@ -272,7 +257,7 @@ def _initialize(
     settings = conf.Settings.load(config, name)
     deadline = time.monotonic() + settings.initialize_timeout
     busy = exception.InitializeTimeout("another thread is still initializing")
-    with deadlines.alone(_lock, deadline, busy), _in_time(settings):
+    with deadlines.alone(nodes.initializing, deadline, busy), _in_time(settings):
         service = nodes.service(name)
         if service.manager is None or reset:
             nodes.check_state_path(settings)
@@ -375,7 +360,7 @@ def _build(
         note = functools.partial(_log_failed_start, name)
         helper.begin(context).over.add_done_callback(note)
     services = Services(root, store, locks, helper, loaded, settings.state_path)
-    images = library.build(config, settings.state_path, locks)
+    images = library.build(config, settings.state_path)
     programmer = programming.Programmer(services, images)
     reconciler = reconciliation.Reconciler(helper)
     offered = catalog.Catalog(

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from oslo_log import log
 
 from os_acc import deadlines, exception
+from os_acc.bitstreams import options
 from os_acc.bitstreams.download import Progress, download
 from os_acc.bitstreams.source import ImageSource
 from os_acc.objects.bitstream import Digest, Image
@@ -85,15 +86,15 @@ class CacheContents:
 class Cache:
     """A cache of images in a directory, which is created on demand.
 
-    :param directory: absolute path, on a local file system.
+    :param state: absolute path of the state directory, on a local file system.
     :param size: the limit on the total size in bytes.
-    :ivar directory: the path.
+    :ivar directory: the path of the cache.
     """
 
-    def __init__(self, directory: str, size: int, locks: Locks) -> None:
-        self.directory = directory
+    def __init__(self, state: str, size: int) -> None:
+        self.directory = os.path.join(state, options.DIRECTORY)
         self._size = size
-        self._locks = locks
+        self._locks = Locks(state)
 
     def path(self, image: Image) -> str:
         """Return the path of an image's file, whether it exists or not.
@@ -145,14 +146,6 @@ class Cache:
             file = self._pinned(image, deadline)
         with file or contextlib.nullcontext():
             yield file
-
-    def entries(self) -> tuple[CachedImage, ...]:
-        """Return all cached images, the least recently used first.
-
-        :raises StateUnavailable: the cache cannot be read.
-        """
-        with self._storage_errors():
-            return _scan(self.directory).entries
 
     def survey(self) -> CacheContents:
         """Return the contents, of the downloads the abandoned ones; change nothing.

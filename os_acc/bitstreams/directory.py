@@ -187,11 +187,8 @@ def _read_image(directory: int, file: str) -> Image:
         text = properties.read(_MOST_PROPERTIES + 1)
     if len(text) > _MOST_PROPERTIES:
         raise _Unusable(f"its properties have more than {_MOST_PROPERTIES} bytes")
-    fd = _open(directory, file)
-    try:
-        size = os.fstat(fd).st_size
-    finally:
-        os.close(fd)
+    with open(_open(directory, file), "rb") as data:
+        size = os.fstat(data.fileno()).st_size
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -51,7 +51,7 @@ class _Found:
 
 
 def searches(
-    request: BitstreamRequest, rules: policy.ImagePolicy
+    request: BitstreamRequest, rules: options.BitstreamSettings
 ) -> Iterator[dict[str, str]]:
     """Yield the filters of a source for the images that the policy allows.
 
@@ -71,7 +71,7 @@ def choose(
     request: BitstreamRequest,
     region: Region,
     images: Iterable[Image],
-    rules: policy.ImagePolicy,
+    rules: options.BitstreamSettings,
 ) -> Image:
     """Return the one image that matches the request, fits, and is allowed.
 
@@ -240,7 +240,10 @@ def _asked_by(vm_image: Image | None) -> Iterator[BitstreamRequest]:
 
 
 def _check(
-    image: Image, request: BitstreamRequest, region: Region, rules: policy.ImagePolicy
+    image: Image,
+    request: BitstreamRequest,
+    region: Region,
+    rules: options.BitstreamSettings,
 ) -> _Found:
     if not policy.is_shown(image, rules):
         # Only a request by ID finds it: its name and its owner are not shown.

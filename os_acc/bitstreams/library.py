@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +29,11 @@ from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.store import errors
-from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
 
 
-def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
+def build(conf: cfg.ConfigOpts, state: str) -> Library:
     """Return the library that the options describe, without any access.
 
     :param state: absolute path of the state directory.
@@ -44,10 +42,8 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
     settings = options.BitstreamSettings.load(conf)
     return Library(
         functools.partial(_source, conf, settings),
-        Cache(os.path.join(state, options.DIRECTORY), settings.cache_size, locks),
-        policy.ImagePolicy.load(conf),
-        settings.certificates,
-        settings.unseen,
+        Cache(state, settings.cache_size),
+        settings,
     )
 
 
@@ -68,10 +64,6 @@ class Library:
     Deadlines are on the clock of :func:`time.monotonic`.
 
     :param make_source: creates the image source at the first access.
-    :param certificates: the directory of trusted certificates, if the policy
-        requires signatures.
-    :param unseen: the level at which an instance's image is logged that is not
-        visible; None: it is an error.
     :ivar cache: the images on this host.
     """
 
@@ -79,15 +71,11 @@ class Library:
         self,
         make_source: Callable[[], ImageSource],
         cache: Cache,
-        rules: policy.ImagePolicy,
-        certificates: str = "",
-        unseen: int | None = logging.WARNING,
+        settings: options.BitstreamSettings,
     ) -> None:
         self._make_source = make_source
         self._made: list[ImageSource] = []
-        self._rules = rules
-        self._certificates = certificates
-        self._unseen = unseen
+        self._settings = settings
         self.cache = cache
 
     @property
@@ -109,9 +97,9 @@ class Library:
         """
         if request.bitstream_id:
             image = self._source.image(request.bitstream_id, deadline)
-            return image_selection.choose(request, region, [image], self._rules)
+            return image_selection.choose(request, region, [image], self._settings)
         found = self._trusted(request, deadline)
-        return image_selection.choose(request, region, found, self._rules)
+        return image_selection.choose(request, region, found, self._settings)
 
     def names(self, deadline: float) -> Mapping[Digest, Sequence[str]]:
         """Return the names of the source's bitstreams, by digest.
@@ -121,7 +109,7 @@ class Library:
         found: dict[Digest, list[str]] = defaultdict(list)
         for image in self._source.images({"tag": properties.TAG}, deadline):
             with contextlib.suppress(exception.ImageUnusable):
-                if policy.is_shown(image, self._rules):
+                if policy.is_shown(image, self._settings):
                     found[Digest.of(image)].append(image.name)
         return found
 
@@ -159,12 +147,12 @@ class Library:
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
-            if self._unseen is None:
+            if self._settings.unseen is None:
                 raise
             # The host may not use bitstreams at all.
             LOG.debug("the image of instance %s is not read: %s", instance, error)
         except exception.ImageNotFound as error:
-            if self._unseen is None:
+            if self._settings.unseen is None:
                 raise exception.ImageNotFound(
                     f"cannot read image {image_id} of instance {instance}; its "
                     f"bitstream request is unknown: {error.message}",
@@ -172,7 +160,7 @@ class Library:
                     f"instance_images in [{options.GROUP.name}] to ignore",
                 ) from error
             LOG.log(
-                self._unseen,
+                self._settings.unseen,
                 "cannot read image %s of instance %s (%s): a bitstream that it "
                 "requests is not programmed; give os_acc the credentials of an "
                 "administrator, or set instance_images in [%s] to required",
@@ -190,7 +178,7 @@ class Library:
         """
         if canonical_uuid(text):
             image = self._source.image(text, deadline)
-            policy.check(image, self._rules)
+            policy.check(image, self._settings)
             return image
         request = BitstreamRequest(bitstream_name=text)
         found = {
@@ -199,7 +187,7 @@ class Library:
             if properties.TAG in each.tags
         }
         allowed = [
-            each for each in found.values() if not policy.reasons(each, self._rules)
+            each for each in found.values() if not policy.reasons(each, self._settings)
         ]
         if len(allowed) > 1:
             raise exception.ImageUnusable(
@@ -208,7 +196,7 @@ class Library:
                 reason=exception.ImageReason.AMBIGUOUS,
             )
         for image in allowed or found.values():
-            policy.check(image, self._rules)
+            policy.check(image, self._settings)
             return image
         raise exception.ImageNotFound(
             f"no image with the tag {properties.TAG} has the name "
@@ -237,24 +225,24 @@ class Library:
         :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
-        policy.check(image, self._rules)
+        policy.check(image, self._settings)
         with contextlib.ExitStack() as kept:
 
-            def verified() -> tuple[io.FileIO, Header]:
+            def verified() -> Bitstream:
                 file = kept.enter_context(
                     self.cache.fetched(self._source, image, deadline, progress)
                 )
-                return file, self._verified(image, file, region, deadline)
+                return self._checked(image, file, region, deadline)
 
             try:
-                file, header = verified()
+                found = verified()
             except (exception.ImageUnusable, exception.ImageRefused):
                 # The file was valid when it was fetched, but may have been altered
                 # since, even into another format or for another region.
                 if self.cache.verify(Digest.of(image), deadline):
                     raise
-                file, header = verified()
-            yield Bitstream(image, self.cache.path(image), _size(file), header)
+                found = verified()
+            yield found
 
     @contextlib.contextmanager
     def kept(
@@ -271,13 +259,7 @@ class Library:
         :raises StateUnavailable: the cache cannot be used.
         """
         with self.cache.kept(image, deadline) as file:
-            if file is None:
-                yield None
-                return
-            header = _header(image, file)
-            policy.check_file(header, image, self._rules)
-            formats.check(header, image, region)
-            yield Bitstream(image, self.cache.path(image), _size(file), header)
+            yield None if file is None else self._checked(image, file, region, None)
 
     def forget(self, image: Image, deadline: float) -> bool:
         """Remove the file of an image if it was altered; return whether it was."""
@@ -285,26 +267,33 @@ class Library:
 
     def _trusted(self, request: BitstreamRequest, deadline: float) -> Iterator[Image]:
         """Yield the images that the policy trusts; some of them twice."""
-        for filters in image_selection.searches(request, self._rules):
+        for filters in image_selection.searches(request, self._settings):
             yield from self._source.images(filters, deadline)
 
-    def _verified(
-        self, image: Image, file: io.FileIO, region: Region | None, deadline: float
-    ) -> Header:
-        """Return the header of a file after all checks."""
+    def _checked(
+        self,
+        image: Image,
+        file: io.FileIO,
+        region: Region | None,
+        deadline: float | None,
+    ) -> Bitstream:
+        """Return the bitstream in a file after all checks.
+
+        :param deadline: of the check of the signature; None: it was checked before.
+        """
         try:
-            if self._rules.signed:
+            if self._settings.signed and deadline is not None:
                 # Imported late: cryptography is slow to import, and rarely needed.
                 from os_acc.bitstreams import signature
 
-                signature.verify(image, file, self._certificates, deadline)
+                signature.verify(image, file, self._settings.certificates, deadline)
             header = _header(image, file)
         except OSError as error:
             raise errors.from_os_error(error, self.cache.path(image)) from error
-        policy.check_file(header, image, self._rules)
+        policy.check_file(header, image, self._settings)
         if region is not None:
             formats.check(header, image, region)
-        return header
+        return Bitstream(image, self.cache.path(image), _size(file), header)
 
 
 def _header(image: Image, file: io.FileIO) -> Header:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from oslo_config import cfg, types
 
 from os_acc import exception
+from os_acc.objects.bitstream import ImageFormat
 
 GROUP = cfg.OptGroup(
     "os_acc_bitstreams",
@@ -173,7 +174,11 @@ class BitstreamSettings:
     :ivar source: ``glance`` or ``directory``.
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
-    :ivar certificates: absolute path.
+    :ivar projects: IDs of the projects whose images may be programmed.
+    :ivar public: whether public images of other projects may be programmed.
+    :ivar max_size: the largest size of an image in bytes.
+    :ivar signed: whether signatures are required.
+    :ivar certificates: absolute path of the directory of trusted certificates.
     :ivar unseen: the level at which an instance's image is logged that is not
         visible; None: it is an error.
     :ivar reprogram_at_release: whether a release programs the recorded image again.
@@ -182,6 +187,13 @@ class BitstreamSettings:
     source: str
     directory: str
     cache_size: int
+    projects: frozenset[str]
+    public: bool
+    max_size: int
+    disk_formats: frozenset[str]
+    container_formats: frozenset[str]
+    file_formats: frozenset[ImageFormat]
+    signed: bool
     certificates: str
     unseen: int | None
     reprogram_at_release: bool
@@ -196,9 +208,17 @@ class BitstreamSettings:
         try:
             group = conf[GROUP.name]
             return cls(
-                source=not_empty(group, "source"),
+                source=_not_empty(group, "source"),
                 directory=_directory(group, "directory"),
-                cache_size=not_empty(group, "cache_size"),
+                cache_size=_not_empty(group, "cache_size"),
+                # Without '', which would match an image without an owner.
+                projects=frozenset(filter(None, group.allowed_projects or ())),
+                public=_not_empty(group, "allow_public"),
+                max_size=_not_empty(group, "max_image_size"),
+                disk_formats=frozenset(group.disk_formats or ()),
+                container_formats=frozenset(group.container_formats or ()),
+                file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
+                signed=_not_empty(group, "signature") == "required",
                 certificates=_directory(group, "certificates"),
                 unseen=_unseen(group),
                 # oslo.config reads an empty value as None.
@@ -215,7 +235,7 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
-def not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
+def _not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
     """Return the value of an option.
 
     :raises InvalidConfiguration: it is empty, which oslo.config reads as None.
@@ -226,7 +246,7 @@ def not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
 
 
 def _unseen(group: cfg.ConfigOpts.GroupAttr) -> int | None:
-    if not_empty(group, "instance_images") == "required":
+    if _not_empty(group, "instance_images") == "required":
         return None
     # With bitstreams in a directory, the instances' images are never visible.
     return logging.DEBUG if group.source == "directory" else logging.WARNING

@@ -9,15 +9,13 @@ the file's format are checked before the download.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
-
-from oslo_config import cfg
+from typing import Final
 
 from os_acc import exception
 from os_acc.bitstreams import options, properties
-from os_acc.objects.bitstream import Digest, Header, Image, ImageFormat
+from os_acc.bitstreams.options import BitstreamSettings
+from os_acc.objects.bitstream import Digest, Header, Image
 
 #: An image that lacks one of these is not signed (Glance: "Image Signature
 #: Verification").
@@ -30,48 +28,7 @@ SIGNATURE_PROPERTIES: Final = (
 _UNSIGNED: Final = "it is not signed"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImagePolicy:
-    """The policy on images.
-
-    :ivar projects: IDs of the projects whose images may be programmed.
-    :ivar public: whether public images of other projects may be programmed.
-    :ivar max_size: the largest size of an image in bytes.
-    :ivar signed: whether signatures are required.
-    """
-
-    projects: frozenset[str]
-    public: bool
-    max_size: int
-    disk_formats: frozenset[str]
-    container_formats: frozenset[str]
-    file_formats: frozenset[ImageFormat]
-    signed: bool
-
-    @classmethod
-    def load(cls, conf: cfg.ConfigOpts) -> Self:
-        """Read the policy from the group ``[os_acc_bitstreams]``.
-
-        :raises InvalidConfiguration: a value is invalid.
-        """
-        options.register(conf)
-        try:
-            group = conf[options.GROUP.name]
-            return cls(
-                # Without '', which would match an image without an owner.
-                projects=frozenset(filter(None, group.allowed_projects or ())),
-                public=options.not_empty(group, "allow_public"),
-                max_size=options.not_empty(group, "max_image_size"),
-                disk_formats=frozenset(group.disk_formats or ()),
-                container_formats=frozenset(group.container_formats or ()),
-                file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
-                signed=options.not_empty(group, "signature") == "required",
-            )
-        except cfg.Error as error:
-            raise exception.InvalidConfiguration(str(error)) from error
-
-
-def check(image: Image, rules: ImagePolicy) -> None:
+def check(image: Image, rules: BitstreamSettings) -> None:
     """Reject an image that the policy forbids for every region.
 
     :raises ImageRefused: with all reasons, not only the first.
@@ -84,7 +41,7 @@ def check(image: Image, rules: ImagePolicy) -> None:
         )
 
 
-def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
+def check_file(header: Header, image: Image, rules: BitstreamSettings) -> None:
     """Reject an image with a forbidden file format.
 
     :raises ImageRefused: the format is not allowed.
@@ -98,9 +55,9 @@ def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
         )
 
 
-def reasons(image: Image, rules: ImagePolicy) -> tuple[str, ...]:
+def reasons(image: Image, rules: BitstreamSettings) -> tuple[str, ...]:
     """Return the reasons against programming an image; empty if it is allowed."""
-    return (*_rights(image, rules), *_data(image, rules))
+    return tuple(_reasons(image, rules))
 
 
 def hint(found: Iterable[str]) -> str:
@@ -114,7 +71,7 @@ def hint(found: Iterable[str]) -> str:
     return exception.ImageRefused.default_hint
 
 
-def is_shown(image: Image, rules: ImagePolicy) -> bool:
+def is_shown(image: Image, rules: BitstreamSettings) -> bool:
     """Return whether an error may name an image to any reader.
 
     With an administrator's credentials, images of all projects are found.
@@ -122,24 +79,18 @@ def is_shown(image: Image, rules: ImagePolicy) -> bool:
     return image.visibility == "public" or image.owner in rules.projects
 
 
-def _rights(image: Image, rules: ImagePolicy) -> Iterator[str]:
+def _reasons(image: Image, rules: BitstreamSettings) -> Iterator[str]:
     if image.status != "active":
         yield f"its status is {exception.show(image.status)}"
     if image.hidden:
         yield "it is hidden"
-    if image.owner in rules.projects:
-        return
-    whose = f"its owner's project {exception.show(image.owner)} is not allowed"
-    if image.visibility != "public":
-        yield (
-            f"{whose}, and its visibility is "
-            f"{exception.show(image.visibility)}, not public"
-        )
-    elif not rules.public:
-        yield f"{whose}, and allow_public is off"
-
-
-def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
+    if image.owner not in rules.projects:
+        whose = f"its owner's project {exception.show(image.owner)} is not allowed"
+        if image.visibility != "public":
+            visibility = exception.show(image.visibility)
+            yield f"{whose}, and its visibility is {visibility}, not public"
+        elif not rules.public:
+            yield f"{whose}, and allow_public is off"
     if not image.size:
         yield "it has no data" if image.size == 0 else "its size is unknown"
     elif image.size > rules.max_size:

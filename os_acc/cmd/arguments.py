@@ -24,23 +24,19 @@ _T = TypeVar("_T")
 
 def device_address(text: str) -> mdev.DeviceAddress:
     """Convert a PCI address, or the slot of a mediated device."""
-    return _parsed(mdev.parse_address, _with_domain(text))
+    return _parsed(mdev.parse_address, text)
 
 
 def address(text: str) -> PciAddress:
     """Convert a PCI address."""
-    return _parsed(PciAddress.parse, _with_domain(text))
-
-
-def _with_domain(text: str) -> str:
-    """Add the domain 0 to an address as lspci(8) shows it."""
-    is_short = re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text)
-    return f"0000:{text}" if is_short else text
+    return _parsed(PciAddress.parse, text)
 
 
 def _parsed(parse: Callable[[str], _T], text: str) -> _T:
+    # lspci(8) shows an address without the domain 0.
+    is_short = re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text)
     try:
-        return parse(text)
+        return parse(f"0000:{text}" if is_short else text)
     except exception.InvalidInput as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -151,13 +147,9 @@ def cells(text: str) -> tuple[int, ...]:
 
 def new_file(path: str) -> TextIO:
     """Open a file for writing, in UTF-8, without truncating it yet."""
-
-    def keeping(name: str, flags: int) -> int:
-        return os.open(name, flags & ~os.O_TRUNC, 0o666)
-
     # Opened during parsing, while root still has access to its own files.
     try:
-        return open(path, "w", encoding="utf-8", opener=keeping)
+        return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
 
@@ -170,7 +162,7 @@ def write(file: TextIO, text: str) -> None:
     try:
         with file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                file.truncate()
+                file.truncate(0)
             file.write(text)
     except OSError as error:
         raise exception.InvalidInput(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cliff import columns, command, display, lister, show
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 #: The value of an object in each column of a table, by the column's name.
-Columns: TypeAlias = Mapping[str, Callable[[_T], Any]]
+Columns: TypeAlias = dict[str, Callable[[_T], Any]]
 #: The names of columns, and the rows.
 Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
 #: The names of an object's fields, and their values.
@@ -142,11 +142,9 @@ class Acting(command.Command):
         :raises InvalidConfiguration: an option cannot be used.
         """
         from os_acc.bitstreams import library
-        from os_acc.store.locks import Locks
 
         self.drop_root()
-        state_path = self.settings.state_path
-        return library.build(self.os_acc.config, state_path, Locks(state_path))
+        return library.build(self.os_acc.config, self.settings.state_path)
 
     def manager(self, *, makes_vfs: bool = False) -> Manager:
         """Return a manager ready to act; root becomes the state's owner.

@@ -7,8 +7,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from os_acc import exception
 from os_acc.bitstreams.cache import CachedImage
@@ -31,7 +30,7 @@ class BitstreamList(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         images = self.library()
         cache = images.cache
-        used: dict[str, Callable[[CachedImage], Any]] = {
+        used: base.Columns[CachedImage] = {
             "Last Used": lambda each: _moment(each.used),
             "In Use": cache.is_used,
         }
@@ -43,7 +42,7 @@ class BitstreamList(base.Listing):
                 # The images are on this host.
                 self.remark(f"the names are unknown: {error.message}")
             used["Names"] = lambda each: list(names.get(each.digest, ()))
-        return base.table({**_CACHED, **used}, cache.entries())
+        return base.table({**_CACHED, **used}, cache.survey().entries)
 
 
 class BitstreamFetch(base.Listing):
@@ -112,7 +111,7 @@ class BitstreamVerify(base.Listing):
             self.is_failed |= not is_sound
             return "sound" if is_sound else "altered"
 
-        return base.table({**_CACHED, "Result": result}, cache.entries())
+        return base.table({**_CACHED, "Result": result}, cache.survey().entries)
 
 
 class BitstreamPrune(base.Listing):
@@ -148,7 +147,7 @@ _CACHED: base.Columns[CachedImage] = {
     "Hash": lambda each: _hash(each.digest),
     "Size": lambda each: each.size,
 }
-_FETCHED: dict[str, Callable[[Bitstream], Any]] = {
+_FETCHED: base.Columns[Bitstream] = {
     "ID": lambda each: each.image.id,
     "Name": lambda each: each.image.name,
     "Hash Algorithm": lambda each: Digest.of(each.image).algorithm,
@@ -156,7 +155,7 @@ _FETCHED: dict[str, Callable[[Bitstream], Any]] = {
     "Size": lambda each: each.size,
     "Format": lambda each: each.header.format.value,
 }
-_LONG: dict[str, Callable[[Bitstream], Any]] = {
+_LONG: base.Columns[Bitstream] = {
     "Built For": lambda each: each.header.interface_id,
     "Functions": lambda each: list(each.header.function_ids),
 }

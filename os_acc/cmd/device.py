@@ -70,27 +70,21 @@ class DeviceList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
-        found = device_states(look)
+        found = list(device_states(look))
         models = self.models(look)
         self.remark_if_none_named()
         self.remark_missing_vfs(look)
         columns = _columns(models.short)
-        wanted = {
-            "State": parsed_args.state,
+        for name, value in {
             "Resource Class": parsed_args.resource_class,
             "Consumer": parsed_args.consumer,
             "NUMA Node": parsed_args.numa_node,
-        }
-        chosen = [
-            each
-            for each in found
-            if all(
-                only is None
-                or columns[name](each) in (only if isinstance(only, list) else [only])
-                for name, only in wanted.items()
-            )
-        ]
-        return base.table(columns | _LONG if parsed_args.long else columns, chosen)
+        }.items():
+            if value is not None:
+                found = [each for each in found if columns[name](each) == value]
+        if states := parsed_args.state:
+            found = [each for each in found if each.state.value in states]
+        return base.table(columns | _LONG if parsed_args.long else columns, found)
 
 
 class DeviceShow(base.Showing):
@@ -322,9 +316,7 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _columns(
-    model: Callable[[PciIdentity], str],
-) -> dict[str, Callable[[DeviceState], Any]]:
+def _columns(model: Callable[[PciIdentity], str]) -> base.Columns[DeviceState]:
     """Return the columns of a listing.
 
     :param model: returns the name of a model.
@@ -343,13 +335,13 @@ def _columns(
     }
 
 
-_LONG: dict[str, Callable[[DeviceState], Any]] = {
+_LONG: base.Columns[DeviceState] = {
     "Provider": lambda each: each.provider.uuid if each.provider else None,
     "IOMMU Group": lambda each: each.function.iommu_group if each.function else None,
     "Identity": lambda each: str(each.function.identity) if each.function else None,
     "Role": lambda each: each.function.role.value if each.function else None,
 }
-_OFFER: dict[str, Callable[[DeviceState], Any]] = {
+_OFFER: base.Columns[DeviceState] = {
     "Provider Name": lambda each: each.provider.name if each.provider else None,
     "Plugin": lambda each: each.provider.device.plugin if each.provider else None,
     "Traits": lambda each: sorted(each.provider.device.traits) if each.provider else [],

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib import parse
 
@@ -211,7 +211,7 @@ class RequestList(base.Listing):
         )
 
 
-_LISTED: dict[str, Callable[[AcceleratorRequest], Any]] = {
+_LISTED: base.Columns[AcceleratorRequest] = {
     "UUID": lambda each: each.uuid,
     "State": lambda each: each.state.value,
     "Instance": lambda each: each.instance,
@@ -219,7 +219,7 @@ _LISTED: dict[str, Callable[[AcceleratorRequest], Any]] = {
     "Group": lambda each: each.group,
     "Device": lambda each: str(each.lease.address) if each.lease else None,
 }
-_LONG: dict[str, Callable[[AcceleratorRequest], Any]] = {
+_LONG: base.Columns[AcceleratorRequest] = {
     "Provider": lambda each: each.binding.device_rp_uuid if each.binding else None,
     "Host": lambda each: each.binding.hostname if each.binding else None,
     "Reason": lambda each: each.reason or None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
 
@@ -28,7 +28,7 @@ _TREE = "tree"
 _WIDTH = 80
 
 
-class Topology(base.Listing):
+class Topology(base.Listing, formatters.ListFormatter):
     """Draw the sockets, NUMA cells, bridges, cards and VFs of this host as a tree.
 
     Shows the instance of each device, and each cell's free devices by NUMA policy.
@@ -43,10 +43,12 @@ class Topology(base.Listing):
         self,
     ) -> ExtensionManager[formatters.ListFormatter]:
         found = super()._load_formatter_plugins()
-        entry = EntryPoint(_TREE, f"{__name__}:_Tree", self.formatter_namespace)
-        tree = _Tree(self._draw)
-        found.extensions.append(extension.Extension(_TREE, entry, _Tree, tree))
+        entry = EntryPoint(_TREE, f"{__name__}:Topology", self.formatter_namespace)
+        found.extensions.append(extension.Extension(_TREE, entry, type(self), self))
         return found
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """Add no option of the format; the command has them."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -75,7 +77,14 @@ class Topology(base.Listing):
         self.remark_if_none_named()
         return rows(self._snapshot)
 
-    def _draw(self, parsed_args: argparse.Namespace) -> None:
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Draw the tree, which has more than the rows."""
         # Slow to import.
         from os_acc.cmd import topology_render as render
 
@@ -83,12 +92,11 @@ class Topology(base.Listing):
         if parsed_args.svg:
             arguments.write(parsed_args.svg, render.picture(host, self._snapshot))
             return
-        out, width = self.app.stdout, parsed_args.max_width
-        is_terminal = out.isatty()
+        width, is_terminal = parsed_args.max_width, stdout.isatty()
         if width < 1:
             width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
         colours = is_terminal and "NO_COLOR" not in os.environ
-        render.write_text(host, self._snapshot, out, width, colours=colours)
+        render.write_text(host, self._snapshot, stdout, width, colours=colours)
 
     def _look(self, cells: tuple[int, ...]) -> HostSnapshot:
         look, root = self.look(), self.os_acc.root
@@ -125,25 +133,6 @@ class Topology(base.Listing):
             guest=GuestCells(topology, cells) if cells else None,
             models=self.models(look),
         )
-
-
-class _Tree(formatters.ListFormatter):
-    """The format of the tree, which has more than the rows."""
-
-    def __init__(self, draw: Callable[[argparse.Namespace], None]) -> None:
-        self._draw = draw
-
-    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        pass
-
-    def emit_list(
-        self,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        self._draw(parsed_args)
 
 
 # -- rows for programs -------------------------------------------------------

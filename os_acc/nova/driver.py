@@ -25,6 +25,7 @@ from oslo_serialization import jsonutils
 
 import os_acc
 from os_acc import exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import (
     conversion,
     guest_devices,
@@ -37,7 +38,6 @@ from os_acc.nova import (
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.live_migration import MigratingDriver
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
@@ -238,9 +238,10 @@ class LibvirtDriver(MigratingDriver):
     ) -> Any:
         """Define the accelerators that the server holds; a rescue guest has none."""
         if rescue is None:
-            ours = self._servers.guest_devices(instance)
+            entries = self._servers.ready_entries(instance)
+            ours = GuestDevices.of_entries(entries)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
-            accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
+            accel_info = [*(accel_info or ()), *conversion.accel_info(entries)]
         first = (context, instance, network_info, disk_info, image_meta, rescue)
         more = {**kwargs, "mdevs": mdevs, "accel_info": accel_info}
         return super()._get_guest_xml(*first, *args, **more)

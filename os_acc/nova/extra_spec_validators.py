@@ -10,7 +10,6 @@ is. The interface is ``nova.api.validation.extra_specs.base``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from nova import exception as nova_exception
@@ -51,39 +50,36 @@ class AccelKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
 
 def register() -> list[AccelKeyValidator]:
     """Return validators of all keys; the last ones reject unknown keys."""
-    return [*_known(), *_of_the_specification(), *_unknown()]
-
-
-def _known() -> Iterator[AccelKeyValidator]:
+    found = []
     for namespace in accel_keys.NAMESPACES:
         for name in accel_keys.KEYS:
             about = f"For the accelerators of a group: {_DESCRIPTIONS[name]}."
             choices = accel_keys.CHOICES.get(name)
-            yield AccelKeyValidator(
-                name=f"{namespace}{{group}}:{name}",
-                description=about,
-                value={"type": str, **({"enum": list(choices)} if choices else {})},
-                parameters=[_GROUP],
+            found.append(
+                AccelKeyValidator(
+                    name=f"{namespace}{{group}}:{name}",
+                    description=about,
+                    value={"type": str, **({"enum": [*choices]} if choices else {})},
+                    parameters=[_GROUP],
+                )
             )
-
-
-def _of_the_specification() -> Iterator[AccelKeyValidator]:
-    for namespace, name in accel_keys.OF_THE_SPECIFICATION.items():
-        yield AccelKeyValidator(
+    found += [
+        AccelKeyValidator(
             name=f"{namespace}:{{key}}",
             description=f"As accel:{name}, for the unnumbered group.",
             value={"type": str, "enum": ["required"]},
             parameters=[_ANYTHING],
         )
-
-
-def _unknown() -> Iterator[AccelKeyValidator]:
-    # Nova would also reject these, but without a hint; and it would match
+        for namespace, name in accel_keys.OF_THE_SPECIFICATION.items()
+    ]
+    # Nova would also reject other keys, but without a hint; and it would match
     # foreign namespaces with one of our prefixes: 'accelerator:size'.
-    for namespace in accel_keys.NAMESPACES:
-        yield AccelKeyValidator(
+    return found + [
+        AccelKeyValidator(
             name=f"{namespace}{{group}}:{{key}}",
             description="Not a key of os_acc.",
             value={"type": str},
             parameters=[_GROUP, _ANYTHING],
         )
+        for namespace in accel_keys.NAMESPACES
+    ]

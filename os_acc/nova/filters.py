@@ -17,8 +17,8 @@ from nova.conf import CONF
 from nova.scheduler import filters, utils
 
 from os_acc import exception, numa
+from os_acc.conf import SchedulerSettings
 from os_acc.nova import scheduling
-from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.numa import NUMALimits
 
@@ -45,14 +45,12 @@ class AcceleratorFilter(filters.BaseHostFilter):  # type: ignore[misc]
         :param filter_obj_list: of ``nova.scheduler.host_manager.HostState``.
         :param spec_obj: a ``nova.objects.RequestSpec``.
         """
-        if utils.request_is_rebuild(spec_obj):
-            yield from filter_obj_list
-            return
-        server = scheduling.ServerRequest(spec_obj, self._settings)
-        if not server.groups:
-            yield from filter_obj_list
-            return
-        yield from filter(None, map(server.choose, filter_obj_list))
+        if not utils.request_is_rebuild(spec_obj):
+            server = scheduling.ServerRequest(spec_obj, self._settings)
+            if server.groups:
+                yield from filter(None, map(server.choose, filter_obj_list))
+                return
+        yield from filter_obj_list
 
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
         """Return whether a host has a candidate for a server."""

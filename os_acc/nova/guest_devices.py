@@ -58,18 +58,15 @@ class GuestDevices:
         An entry has the key ``pci_id`` only if a guest gets the function.
         """
         found = list(entries)
+        functions = [each for each in found if "pci_id" in each]
         return cls(
-            frozenset(each["pci_id"] for each in found if "pci_id" in each),
+            frozenset(each["pci_id"] for each in functions),
             frozenset(
                 each["attach_handle_uuid"]
                 for each in found
                 if each["attach_handle_type"] == _MEDIATED
             ),
-            frozenset(
-                each["pci_id"]
-                for each in found
-                if "pci_id" in each and "vfio_driver" in each
-            ),
+            frozenset(each["pci_id"] for each in functions if "vfio_driver" in each),
             iommufd=iommufd,
         )
 

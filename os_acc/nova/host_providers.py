@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import math
 import threading
 import time
 from collections import Counter
@@ -36,12 +37,6 @@ Providers = Mapping[str, ProviderState]
 Read = Callable[[str, str], Mapping[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _CachedHost:
-    providers: Providers
-    read_at: float
-
-
 class HostProviders:
     """The providers of hosts; thread-safe.
 
@@ -55,9 +50,8 @@ class HostProviders:
     ) -> None:
         self._read, self._size, self._clock = read, size, clock
         self._lock = threading.Lock()
-        self._hosts: collections.OrderedDict[str, _CachedHost] = (
-            collections.OrderedDict()
-        )
+        #: The providers of each host, and when they were read.
+        self._hosts = collections.OrderedDict[str, tuple[Providers, float]]()
         self._pending: dict[str, futures.Future[Providers]] = {}
         deadlines.reset_after_fork(self)
 
@@ -78,10 +72,10 @@ class HostProviders:
         :raises DeviceStuck: there is no thread for the request.
         """
         with self._lock:
-            cached = self._hosts.get(host)
-            if cached is not None and self._clock() - cached.read_at < max_age:
+            found, read_at = self._hosts.get(host, ({}, -math.inf))
+            if self._clock() - read_at < max_age:
                 self._hosts.move_to_end(host)
-                return cached.providers
+                return found
             # Under the same lock: a request that ends meanwhile serves this call.
             answer = self._begin(host, resource_class)
         try:
@@ -114,7 +108,7 @@ class HostProviders:
             raise
         with self._lock:
             self._pending.pop(host, None)
-            self._hosts[host] = _CachedHost(found, began)
+            self._hosts[host] = found, began
             self._hosts.move_to_end(host)
             while len(self._hosts) > self._size:
                 self._hosts.popitem(last=False)

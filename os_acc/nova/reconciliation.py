@@ -37,12 +37,12 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.nova.servers import migrations
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)
@@ -232,8 +232,11 @@ class LeaseReconciler:
             and instance.host == self._host
             and instance.vm_state != vm_states.SHELVED_OFFLOADED
         )
-        if is_here and server == consumer and not _needs_none(instance):
-            return False
+        if is_here and server == consumer:
+            requests = conversion.may_request_accelerators(instance.flavor)
+            # An idle server with a flavor without accelerators needs none.
+            if requests or instance.task_state is not None:
+                return False
         found = self._guest_devices(server)
         if found is None:
             return True
@@ -241,12 +244,6 @@ class LeaseReconciler:
         return not devices & GuestDevices.of_entries(entries) or not (
             is_running or is_here or server == consumer
         )
-
-
-def _needs_none(instance: Any) -> bool:
-    """Return whether a server is idle with a flavor without accelerators."""
-    requests = conversion.may_request_accelerators(instance.flavor)
-    return instance.task_state is None and not requests
 
 
 def _server_of(context: Any, consumer: str) -> tuple[str, bool]:

@@ -23,9 +23,9 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
+from os_acc.conf import SchedulerSettings
 from os_acc.nova import conversion
 from os_acc.nova.host_providers import HostProviders, Providers, record_of
-from os_acc.nova.settings import SchedulerSettings
 from os_acc.numa import convert
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order

@@ -31,11 +31,11 @@ from oslo_log import log
 from oslo_utils import strutils
 
 from os_acc import exception
+from os_acc.conf import DriverSettings
 from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
-from os_acc.nova.settings import DriverSettings
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 
@@ -140,7 +140,11 @@ class ServerAccelerators:
             if instance.uuid in held and not kept and self._confirm(info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
-            owned = self._owned(allocations)
+            owned = {
+                provider: each
+                for provider, each in allocations.items()
+                if self._node.owns_any({provider: each})
+            }
             for migration in kept:
                 self._settle(context, instance.uuid, migration, owned)
             if kept and self._node.attached(info) and self._confirm(info):
@@ -204,28 +208,13 @@ class ServerAccelerators:
             if its == wanted:
                 node.rekey(migration, server)
 
-    def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the allocations of the providers of os_acc."""
-        return {
-            provider: each
-            for provider, each in allocations.items()
-            if self._node.owns_any({provider: each})
-        }
-
     def guest_devices(self, instance: Any) -> GuestDevices:
         """Return the devices that the guest of a server gets.
 
         :raises InternalError: one is not ready for the guest.
         """
-        entries = self._ready_entries(instance)
+        entries = self.ready_entries(instance)
         return GuestDevices.of_entries(entries, iommufd=self._iommufd)
-
-    def accel_info(self, instance: Any) -> list[dict[str, Any]]:
-        """Return the PCI functions of a server as Nova's driver expects them.
-
-        :raises InternalError: an accelerator is not ready for the guest.
-        """
-        return conversion.accel_info(self._ready_entries(instance))
 
     def mediated_devices(self) -> dict[str, str]:
         """Return the consumer of each mediated device of os_acc, by its UUID.
@@ -256,7 +245,11 @@ class ServerAccelerators:
             instance.system_metadata.pop(_GOLDEN, None)
             instance.save()
 
-    def _ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
+    def ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
+        """Return the accelerators of a server.
+
+        :raises InternalError: one is not ready for the guest.
+        """
         if not conversion.may_request_accelerators(instance.flavor):
             return []
         with _converted(instance, restarts=True):

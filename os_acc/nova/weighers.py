@@ -18,7 +18,6 @@ from oslo_log import log
 from os_acc import conf, exception
 from os_acc.nova import scheduling
 from os_acc.nova.host_providers import record_of
-from os_acc.nova.settings import SchedulerSettings
 
 LOG = log.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     minval = 0
 
     def __init__(self) -> None:
-        self._settings = SchedulerSettings.load(CONF)
+        self._settings = conf.SchedulerSettings.load(CONF)
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of a host: positive spreads, negative packs."""
@@ -55,7 +54,8 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         except exception.OsAccError as error:
             LOG.warning("hosts are weighed without their free units: %s", error)
             # Units of some hosts must not be compared with providers of others.
-            return [_providers(host, server) for host in hosts]
+            found = [server.uses(host.allocation_candidates) for host in hosts]
+            return [len({use.provider for use in uses}) for uses in found]
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
         """Return the free units of the requested resource classes on a host.
@@ -77,7 +77,3 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             for uuid, state in found.items()
             for name in names
         )
-
-
-def _providers(host_state: Any, server: scheduling.ServerRequest) -> float:
-    return len({use.provider for use in server.uses(host_state.allocation_candidates)})

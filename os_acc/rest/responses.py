@@ -141,14 +141,14 @@ class JsonValue:
         """Return the value itself; None for JSON's null."""
         return None if self.found is None else self
 
-    def integer(self, least: int = 0) -> int:
+    def integer(self) -> int:
         """Return an integer of at most 64 bits.
 
-        :raises ResponseMalformed: it is no integer, or less than ``least``.
+        :raises ResponseMalformed: it is no integer, or negative.
         """
         # A bool is an int to Python.
-        if type(self.found) is not int or not least <= self.found <= LARGEST:
-            raise self._not(f"an integer from {least} to 2**63 - 1")
+        if type(self.found) is not int or not 0 <= self.found <= LARGEST:
+            raise self._not("an integer from 0 to 2**63 - 1")
         return self.found
 
     def boolean(self) -> bool:

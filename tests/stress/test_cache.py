@@ -26,7 +26,6 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.bitstream import Digest
-from os_acc.store.locks import Locks
 from tests import run_figures
 from tests.stress import processes
 from tests.unit.bitstreams.fake_source import Place
@@ -65,8 +64,7 @@ class State:
 
     @property
     def cache(self) -> Cache:
-        locks = Locks(self.directory)
-        return Cache(self.images, 2 * SIZE, locks)
+        return Cache(self.directory, 2 * SIZE)
 
     def path(self, image: Any) -> str:
         return self.cache.path(image)

@@ -18,7 +18,6 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams import glance, library
 from os_acc.bitstreams import options as bitstreams
-from os_acc.store.locks import Locks
 from os_acc.testing.test_host import config_of
 from tests.random_values import TEXTS, RandomValues, shown
 from tests.shares import Share
@@ -58,7 +57,7 @@ def names() -> list[tuple[str, str]]:
 
 def ask(place: str, config: cfg.ConfigOpts) -> None:
     """Use the options: open a library, and ask for one image."""
-    images = library.build(config, f"{place}/state", Locks(f"{place}/state"))
+    images = library.build(config, f"{place}/state")
     images.about(IMAGE, time.monotonic() + _TIMES_OUT)
 
 

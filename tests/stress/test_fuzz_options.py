@@ -20,7 +20,6 @@ from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options
 from os_acc.helper.client import Helper
 from os_acc.host import numa
-from os_acc.nova import settings as nova
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
@@ -51,8 +50,8 @@ OF_SERVICES = {
 LOADED = {
     placement.GROUP.name: placement.PlacementSettings.load,
     profiles.GROUP.name: profiles.ProfileSettings.load,
-    conf.DRIVER.name: nova.DriverSettings.load,
-    conf.SCHEDULER.name: nova.SchedulerSettings.load,
+    conf.DRIVER.name: conf.DriverSettings.load,
+    conf.SCHEDULER.name: conf.SchedulerSettings.load,
 }
 
 #: Nova's options for the NUMA affinity of networks, in files of their own.

@@ -143,7 +143,7 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
     install_plugins(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
     first = deadlines.begin(service.initialize, config=config, root=bench.root)
-    while not service._lock.locked():
+    while not service.nodes.initializing.locked():
         time.sleep(0.001)
     with pytest.raises(exception.InitializeTimeout, match="another thread"):
         service.initialize(config=bench.config(initialize_timeout=1.0), root=bench.root)
@@ -304,7 +304,7 @@ def in_child(check: Callable[[], bool]) -> bool:
 def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch):
     monkeypatch.setattr(service, "nodes", service.Nodes())
     config = bench.config()
-    with service._lock:
+    with service.nodes.initializing:
         assert in_child(
             lambda: service.initialize(config=config, root=bench.root) is not None
         )

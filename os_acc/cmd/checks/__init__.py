@@ -25,7 +25,6 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.plugins import loader
 from os_acc.store import snapshot
-from os_acc.store.locks import Locks
 
 #: Values of a configuration file by section, then by option.
 Sections: TypeAlias = Mapping[str, Mapping[str, list[str]]]
@@ -139,8 +138,7 @@ class CheckContext:
     @functools.cached_property
     def images(self) -> library.Library:
         """The bitstream library with the configured source."""
-        locks = Locks(self.settings.state_path)
-        return library.build(self.config, self.settings.state_path, locks)
+        return library.build(self.config, self.settings.state_path)
 
     @functools.cached_property
     def recorded(self) -> snapshot.StoreSnapshot:

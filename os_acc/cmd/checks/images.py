@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.bitstreams.options import BitstreamSettings
-from os_acc.bitstreams.policy import ImagePolicy
 from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.store import errors
@@ -44,13 +43,14 @@ def source(context: CheckContext) -> Iterator[Finding]:
 
 def signers(context: CheckContext) -> Iterator[Finding]:
     """Check the certificates of signers, if images have to be signed."""
-    if not ImagePolicy.load(context.config).signed:
+    settings = BitstreamSettings.load(context.config)
+    if not settings.signed:
         yield ok("signatures are not required")
         return
     # Rarely needed, and cryptography imports slowly.
     from os_acc.bitstreams import signature
 
-    directory = BitstreamSettings.load(context.config).certificates
+    directory = settings.certificates
     found = signature.survey(directory)
     worthless = [(name, why) for name, why in found.items() if why]
     for name, why in worthless[:_SHOWN]:
@@ -141,8 +141,8 @@ def _fill(context: CheckContext, *, is_there: bool) -> Finding:
     cache = context.images.cache
     found = cache.survey()
     room = cache.capacity(found.taken)
-    largest = ImagePolicy.load(context.config).max_size
-    limit = BitstreamSettings.load(context.config).cache_size
+    settings = BitstreamSettings.load(context.config)
+    largest, limit = settings.max_size, settings.cache_size
     usage = f"images take {found.taken} of {limit} bytes"
     if found.taken > limit:
         return warning(

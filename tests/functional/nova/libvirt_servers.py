@@ -32,7 +32,8 @@ from nova.virt.libvirt import driver
 from oslo_privsep import daemon
 from oslo_utils.versionutils import convert_version_to_int as version
 
-from os_acc.nova import loading, settings
+from os_acc import conf
+from os_acc.nova import loading
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import operations
 
@@ -76,7 +77,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def setUp(self) -> None:
         super().setUp()
-        settings.DriverSettings.load(CONF)
+        conf.DriverSettings.load(CONF)
         loading.extend_nova_virt()
         self.useFixture(served_by(self._nodes))
 

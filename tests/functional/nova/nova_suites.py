@@ -24,7 +24,8 @@ from nova.conf import CONF
 from nova.tests.functional import integrated_helpers
 from nova.virt import driver
 
-from os_acc.nova import loading, settings
+from os_acc import conf
+from os_acc.nova import loading
 from os_acc.nova.initialization import DeferredNode
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.functional.nova import libvirt_servers
@@ -175,7 +176,7 @@ class _Nodes:
 def _served(directory: Path) -> Iterator[_Nodes]:
     """Let Nova's tests select the driver of os_acc, which serves these nodes."""
     functions = (each for slot in _SLOTS for each in hosts.gpu(slot))
-    settings.DriverSettings.load(CONF)
+    conf.DriverSettings.load(CONF)
     loading.extend_nova_virt()
     # Some tests count the providers of a node.
     helper = integrated_helpers.PlacementHelperMixin

@@ -17,7 +17,6 @@ from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import BitstreamRequest
-from os_acc.store.locks import Locks
 from os_acc.testing import image_directory
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
@@ -40,7 +39,7 @@ def state(tmp_path: Path) -> Path:
 @pytest.fixture
 def images(cloud: Cloud, state: Path) -> Library:
     """Return the tested library."""
-    return library.build(cloud.conf(), str(state), Locks(str(state)))
+    return library.build(cloud.conf(), str(state))
 
 
 def cached(state: Path) -> list[str]:
@@ -230,8 +229,7 @@ def test_a_token_that_expires_during_the_download(
     """The token expires on a host with a correct clock and on one with a slow clock."""
     image_id, data = upload(cloud, function, large)
     right, slow = (
-        library.build(cloud.conf(), str(tmp_path / name), Locks(str(tmp_path / name)))
-        for name in ("right", "slow")
+        library.build(cloud.conf(), str(tmp_path / name)) for name in ("right", "slow")
     )
     # For this host a token seems to last an hour longer than it does.
     adapter_of(slow).auth.MIN_TOKEN_LIFE_SECONDS = -3600

@@ -17,7 +17,6 @@ from os_acc import exception
 from os_acc.bitstreams import library, options
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import BitstreamRequest
-from os_acc.store.locks import Locks
 from os_acc.testing import image_directory
 from tests.functional.openstack.cloud import Cloud
 from tests.unit.bitstreams import image_examples
@@ -37,7 +36,7 @@ def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
         allowed = [cloud.projects[name] for name in ("partner", "service")]
         conf.set_override("allowed_projects", allowed, group=group)
         conf.set_override("allow_public", public, group=group)
-        return library.build(conf, str(tmp_path), Locks(str(tmp_path)))
+        return library.build(conf, str(tmp_path))
 
     return images
 

@@ -48,7 +48,7 @@ def file_name(image: Image) -> str:
 def numbers(cache: Cache, place: Place) -> list[int]:
     """Return the numbers of a place's cached images, least recently used first."""
     found = {Digest.of(each): n for n, each in enumerate(place.all.values(), start=1)}
-    return [found[entry.digest] for entry in cache.entries()]
+    return [found[entry.digest] for entry in cache.survey().entries]
 
 
 def use(cache: Cache, place: Place, *which: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 from os_acc.bitstreams import download
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.glance import Glance
-from os_acc.store.locks import Locks
 from tests.unit.bitstreams.cache_images import CONTENT, MUCH, numbered
 from tests.unit.bitstreams.fake_source import Place
 from tests.unit.bitstreams.glance_double import Double
@@ -37,7 +36,7 @@ def make_cache(directory: Path) -> Callable[..., Cache]:
     """Return a function that opens the cache, as each process does for itself."""
 
     def make(size: int = MUCH) -> Cache:
-        return Cache(str(directory), size, Locks(str(directory.parent)))
+        return Cache(str(directory.parent), size)
 
     return make
 

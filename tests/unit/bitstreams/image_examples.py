@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
 from typing import Any
 
-from os_acc.bitstreams.policy import ImagePolicy
+from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.objects.bitstream import Image, ImageFormat
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
@@ -29,7 +30,10 @@ REGION = Region(
 )
 
 #: The default policy, with one allowed project.
-RULES = ImagePolicy(
+RULES = BitstreamSettings(
+    source="glance",
+    directory="/images",
+    cache_size=2**30,
     projects=frozenset({OPERATOR}),
     public=True,
     max_size=2**30,
@@ -37,6 +41,9 @@ RULES = ImagePolicy(
     container_formats=frozenset({"bare"}),
     file_formats=frozenset({ImageFormat.GBS, ImageFormat.XCLBIN}),
     signed=False,
+    certificates="/trusted",
+    unseen=logging.WARNING,
+    reprogram_at_release=False,
 )
 
 

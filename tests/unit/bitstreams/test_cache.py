@@ -41,7 +41,7 @@ def test_it_has_the_name_of_its_digest_and_nothing_lies_beside_it(
 ) -> None:
     get(cache, place)
     assert names(directory) == {file_name(place.only)}
-    (entry,) = cache.entries()
+    (entry,) = cache.survey().entries
     assert cache.path(place.only) == str(directory / file_name(place.only))
     assert entry.size == SIZE
     assert not cache.is_used(entry)
@@ -82,7 +82,7 @@ def test_two_images_of_one_content_are_one_file(
 
 
 def test_a_cache_that_is_not_there_is_empty(cache: Cache) -> None:
-    assert cache.entries() == ()
+    assert cache.survey().entries == ()
     assert cache.prune(0, patiently()) == ()
 
 
@@ -112,7 +112,7 @@ def test_it_is_in_use_for_as_long_as_the_context_lasts(
     cache: Cache, place: Place, in_child: Callable[..., str]
 ) -> None:
     with cache.fetched(place, place.only, patiently()) as file:
-        (entry,) = cache.entries()
+        (entry,) = cache.survey().entries
         assert cache.is_used(entry)
         assert in_child(lambda: (file.close(), cache.is_used(entry))[1]) == "True"
     assert not cache.is_used(entry)
@@ -164,7 +164,7 @@ def test_a_caller_that_fails_leaves_the_image_there(cache: Cache, place: Place) 
         cache.fetched(place, place.only, patiently()),
     ):
         _ = 1 / 0
-    (entry,) = cache.entries()
+    (entry,) = cache.survey().entries
     assert not cache.is_used(entry)
 
 
@@ -313,4 +313,4 @@ def test_a_place_that_cannot_be_used_is_told(
     with pytest.raises(exception.StateUnavailable, match="bitstreams"):
         get(cache, place)
     with pytest.raises(exception.StateUnavailable, match="bitstreams"):
-        cache.entries()
+        cache.survey()

@@ -282,13 +282,18 @@ def test_a_file_that_cannot_be_read_any_more_is_told(
     def fail(_file: object, _size: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(library.formats, "read_header", fail)
     image = place.all[id_of(1)]
-    with (
-        pytest.raises(exception.StateUnavailable, match=f"{image.hash_value}.*error"),
+    with made.fetched(image, patiently()):
+        monkeypatch.setattr(library.formats, "read_header", fail)
+    for ways in (
         made.fetched(image, patiently()),
+        made.kept(image, REGION, patiently()),
     ):
-        pytest.fail("it was read")
+        with (
+            pytest.raises(exception.StateUnavailable, match=f"{image.hash_value}.*err"),
+            ways,
+        ):
+            pytest.fail("it was read")
 
 
 @pytest.fixture
@@ -307,7 +312,7 @@ def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Libra
             )
 
     monkeypatch.setattr(signature, "verify", verify)
-    return Library(lambda: place, cache, rules, "/trusted")
+    return Library(lambda: place, cache, rules)
 
 
 def test_the_signature_is_asked_for_each_time(signed: Library, place: Place) -> None:
@@ -387,10 +392,9 @@ def test_a_library_that_nobody_asks_imports_no_client() -> None:
         "from oslo_config import cfg\n"
         "from os_acc.bitstreams import library\n"
         "from os_acc.bitstreams.glance import Glance\n"
-        "from os_acc.store.locks import Locks\n"
         "conf = cfg.ConfigOpts()\n"
         "conf([], default_config_files=[], default_config_dirs=[])\n"
-        "library.build(conf, '/nowhere', Locks('/nowhere'))\n"
+        "library.build(conf, '/nowhere')\n"
         "Glance(conf)\n"
         "names = ('keystoneauth1', 'cryptography',"
         " 'requests')\n"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def made(cache: Cache, unseen: int | None, place: Place | None = None) -> Librar
             )
         return place
 
-    return Library(source, cache, RULES, unseen=unseen)
+    return Library(source, cache, dataclasses.replace(RULES, unseen=unseen))
 
 
 @pytest.mark.parametrize("unseen", [logging.DEBUG, logging.WARNING, None])

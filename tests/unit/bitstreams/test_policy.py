@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from os_acc.bitstreams import policy
+from os_acc.bitstreams import options, policy
 from os_acc.exception import ImageRefused, InvalidConfiguration
 from os_acc.objects.bitstream import Header, ImageFormat
 from os_acc.testing.test_host import config_of
@@ -19,14 +19,14 @@ from tests.unit.bitstreams.image_examples import OPERATOR, TENANT, image
 SIGNED = dict.fromkeys(policy.SIGNATURE_PROPERTIES, "x")
 
 
-def rules(place: Path, *lines: str) -> policy.ImagePolicy:
+def rules(place: Path, *lines: str) -> options.BitstreamSettings:
     """Return the policy of a configuration file with these lines."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
-    return policy.ImagePolicy.load(config_of(path))
+    return options.BitstreamSettings.load(config_of(path))
 
 
-def refused(made: Any, by: policy.ImagePolicy) -> str:
+def refused(made: Any, by: options.BitstreamSettings) -> str:
     with pytest.raises(ImageRefused) as caught:
         policy.check(made, by)
     assert not caught.value.retryable

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from os_acc.bitstreams import library, options
 from os_acc.objects.bitstream import Image
-from os_acc.store.locks import Locks
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.cmd.console import Console
 
@@ -46,7 +45,7 @@ class Images:
         options.register(config)
         config.set_override("source", "directory", group="os_acc_bitstreams")
         config.set_override("directory", str(self.place), group="os_acc_bitstreams")
-        return library.build(config, state, Locks(state))
+        return library.build(config, state)
 
     @property
     def cached(self) -> set[str]:
