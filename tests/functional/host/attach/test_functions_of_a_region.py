@@ -21,7 +21,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
-from tests.expected_errors import has, raises
+from tests.expected_errors import raises
 from tests.unit import acme_card
 from tests.unit.acme_card import (
     INTERFACE,
@@ -311,9 +311,8 @@ def test_a_card_that_swaps_its_functions_is_found_out(region, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(hardware, "write_functions", swapped)
-        with pytest.raises(
-            exception.ProgrammingFailed,
-            check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        with raises(
+            exception.ProgrammingReason.WRONG_FUNCTION,
             match=f"{PCI_B} of .* reaches {GZIP}.*{CRYPTO}",
         ):
             region.plug(1, PF, function_id=CRYPTO)

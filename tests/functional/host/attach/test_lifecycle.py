@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec, hosts
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 GPU, AUDIO, VMD_DISK = "0000:17:00.0", "0000:17:00.1", "10000:01:00.0"
 #: A disk would be erased after its return.
@@ -62,9 +62,7 @@ def test_an_override_that_could_not_be_restored_is_refused_first(bench, override
     provider = bench.provider(GPU)
     kernel.write(f"{bench.root}/sys/bus/pci/devices/{GPU}/driver_override", override)
     before, writes = kernel.snapshot(), kernel.writes()
-    with pytest.raises(
-        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
-    ) as caught:
+    with raises(exception.StepReason.REFUSED) as caught:
         bench.plug(1, GPU)
     assert override in str(caught.value)
     assert caught.value.hint

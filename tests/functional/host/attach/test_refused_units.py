@@ -23,6 +23,7 @@ from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.device_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
+from tests.expected_errors import raises
 
 DRIVE = "0000:d9:00.0"
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
@@ -71,9 +72,8 @@ def fault(host: TestHost, address: str = DRIVE) -> str:
 
 def refuse(host: TestHost, number: int = 1, address: str = DRIVE) -> str:
     """Check that a plug fails for good; return its message."""
-    with pytest.raises(exception.HostStepFailed) as raised:
+    with raises(exception.StepReason.UNSUITABLE) as raised:
         host.plug(number, address)
-    assert raised.value.reason is exception.StepReason.UNSUITABLE
     assert not raised.value.retryable
     return raised.value.message
 

@@ -13,6 +13,7 @@ from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, uuid_of
+from tests.expected_errors import raises
 from tests.unit.plugins.vgpus import (
     HALF,
     VFS,
@@ -45,10 +46,8 @@ def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
     for each in VFS[1:3]:
         set_type(host, each, HALF)
     limit_to(host.root, *tagged(*VFS[1:]))
-    with pytest.raises(exception.HostStepFailed) as caught:
+    with raises(exception.StepReason.DENIED, match="root's configuration"):
         host.restart().plug(instance(1), None, None)
-    assert caught.value.reason is exception.StepReason.DENIED
-    assert "root's configuration" in str(caught.value)
     assert type_of(host, VFS[0]) == 0
 
 
