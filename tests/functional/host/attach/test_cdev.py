@@ -23,7 +23,6 @@ from os_acc.testing import (
     TestHost,
     hosts,
     instance,
-    request,
     uuid_of,
 )
 from os_acc.testing import vfio as fake_vfio
@@ -84,9 +83,7 @@ def test_without_such_nodes_an_entry_has_none(host_of: Build, device: str) -> No
 
 def test_a_device_that_stays_with_the_host_has_none(host_of: Build) -> None:
     host = host_of()
-    selected, specs = request(host.provider(CARD))
-    specs["accel1:attach_target"] = "none"
-    (entry,) = host.manager.plug(instance(1), selected, specs)
+    (entry,) = host.plug(1, CARD, attach_target="none")
     assert "vfio_cdev" not in entry
 
 

@@ -15,7 +15,6 @@ from os_acc import exception
 from os_acc.attach import operator_actions
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
-from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
@@ -81,9 +80,8 @@ def test_a_plug_is_denied_as_before(host):
 
 
 def test_a_denied_mediated_device_is_not_quarantined(mediated):
-    provider = provider_of(mediated, "mtty/mtty-2")
     with pytest.raises(exception.HostStepFailed, check=DENIED):
-        mediated.manager.plug(instance(1), *request(provider))
+        mediated.plug(1, "mtty/mtty-2")
     assert mediated.manager.store.leases() == ()
 
 
@@ -209,29 +207,22 @@ def slots(types: str) -> str:
     return json.dumps({"mdev_parent": "mtty", "mdev_types": types})
 
 
-def provider_of(host: TestHost, kind: str) -> Provider:
-    host.manager.discover()
-    return next(
-        each for each in host.manager.providers() if str(each.device.address) == kind
-    )
-
-
 def test_the_plugin_of_a_mediated_device_returns_it_as_well(mediated):
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     limit_to(mediated, slots("mtty-2"))
-    assert mediated.manager.unplug(instance(1)) == 1
+    assert mediated.unplug(1) == 1
     assert len(vendor.Stepping.results) == 2
     assert records(mediated) == []
 
 
 def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     (lease,) = mediated.manager.store.leases()
     assert len(records(mediated)) == 1
     install_plugins()
     mediated.restart()
     with pytest.raises(exception.DevicesUnreleased, match="acme"):
-        mediated.manager.unplug(instance(1))
+        mediated.unplug(1)
     operator_actions.release_device(mediated.manager, lease.slot, None, force=True)
     assert mediated.manager.store.leases() == ()
     assert records(mediated) == []
@@ -240,9 +231,9 @@ def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
 def test_a_plugin_that_only_releases_mediated_devices_may(mediated, monkeypatch):
     """No step of ``prepare`` has recorded the slot."""
     monkeypatch.setattr(vendor.SteppingMdev, "prepare", lambda *_: None)
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     limit_to(mediated, slots("mtty-2"))
-    assert mediated.manager.unplug(instance(1)) == 1
+    assert mediated.unplug(1) == 1
     assert len(vendor.Stepping.results) == 1
     assert records(mediated) == []
 

@@ -13,7 +13,7 @@ from os_acc import exception
 from os_acc.attach import plugin_steps
 from os_acc.helper import client
 from os_acc.objects.lease import Lease
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import HostSpec, TestHost, hosts
 from tests.unit.forked_processes import Child
 
 PF = "0000:3b:00.0"
@@ -72,9 +72,7 @@ def test_a_plugin_that_gives_another_address_fails_with_its_error(
 def test_a_unit_of_a_guest_is_given_to_no_other_consumer(host: TestHost) -> None:
     first, second, _third = vfs(host)
     host.kernel.hold(first, pid=4711, command="qemu")
-    selected, specs = request(host.provider(first))
-    specs["accel1:attach_target"] = "none"
-    host.manager.plug(instance(1), selected, specs)
+    host.plug(1, first, attach_target="none")
     assert host.plugged(1) == [second]
 
 

@@ -114,8 +114,8 @@ def guest(host: TestHost, function: str, number: int = 1) -> dict[str, Any]:
 
 
 def by_the_guests_image(host: TestHost, number: int, function: str) -> list[Any]:
-    selected, specs = request(host.provider(PF))
-    return host.manager.plug(guest(host, function, number), selected, specs)
+    info = guest(host, function, number)
+    return host.manager.plug(info, *request(host.provider(PF)))
 
 
 def by_both_images(host: TestHost, number: int, function: str) -> list[Any]:

@@ -20,8 +20,6 @@ from os_acc.testing import (
     HostSpec,
     TestHost,
     hosts,
-    instance,
-    request,
     uuid_of,
 )
 from tests.expected_errors import raises
@@ -34,7 +32,6 @@ GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e
 
 def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
     before, check = bench.kernel.snapshot(), verification.check_viable
-    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
 
     def lose_the_store(root, lease):
         check(root, lease)
@@ -42,7 +39,7 @@ def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monke
 
     monkeypatch.setattr(verification, "check_viable", lose_the_store)
     with pytest.raises(StoreDamaged):
-        bench.manager.plug(instance(1), selected, specs)
+        bench.plug(1, GPU, FPGA)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
 
@@ -62,19 +59,17 @@ def test_an_interrupted_plug_goes_back(bench, monkeypatch):
 
 
 def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
-    before = bench.kernel.snapshot()
-    store, provider = bench.manager.store, bench.provider(FPGA)
+    before, store = bench.kernel.snapshot(), bench.manager.store
 
     def is_full(_leases):
         raise exception.StateUnavailable(
             "no space is left for the store", reason=exception.StateReason.FULL
         )
 
-    selected, specs = request(provider)
     with monkeypatch.context() as patch:
         patch.setattr(store, "replace", is_full)
         with raises(exception.StateReason.FULL) as raised:
-            bench.manager.plug(instance(1), selected, specs)
+            bench.plug(1, FPGA)
     assert "cannot record" in raised.value.__notes__[0]
     assert bench.kernel.snapshot() == before
     assert store.leases()[0].state is LeaseState.PREPARING
@@ -86,7 +81,6 @@ def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monke
 def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch):
     """The disk refuses the sync that would make the commit survive a power cut."""
     before, replace = bench.kernel.snapshot(), Store.replace
-    selected, specs = request(bench.provider(GPU))
 
     def commit_and_fail(store, leases):
         done = replace(store, leases)
@@ -98,7 +92,7 @@ def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch)
 
     monkeypatch.setattr(Store, "replace", commit_and_fail)
     with raises(exception.StateReason.FAILED):
-        bench.manager.plug(instance(1), selected, specs)
+        bench.plug(1, GPU)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
 

@@ -153,9 +153,8 @@ def test_a_parent_of_mediated_devices_without_power_serves_no_guest(make_bench):
     bench = make_bench(HostSpec((card,)), device_spec=[named])
     (provider,) = bench.manager.providers()
     bench.kernel.set_power(CARD, on=False)
-    selected, specs = request(provider)
     with pytest.raises(exception.HostStepFailed, check=NO_ANSWER):
-        bench.manager.plug(instance(1), selected, specs)
+        bench.manager.plug(instance(1), *request(provider))
     assert mdev.read_mdevs(bench.root) == ()
 
 

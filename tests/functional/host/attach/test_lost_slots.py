@@ -16,7 +16,7 @@ from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, record
 from os_acc.store.errors import AlreadyLeased
-from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
+from os_acc.testing import HostSpec, TestHost, instance, uuid_of
 from os_acc.testing.mdevs import mtty
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import GENERIC, GPU, HERE, NAMED, gpu
@@ -66,8 +66,7 @@ def host(make) -> TestHost:
 
 def plug(host: TestHost, number: int, kind: str = GPU_TYPE) -> str:
     """Plug one unit; return the UUID of its mediated device."""
-    host.manager.discover()
-    (entry,) = host.manager.plug(instance(number), *request(host.provider(kind)))
+    (entry,) = host.plug(number, kind)
     return entry["attach_handle_uuid"]
 
 
@@ -77,7 +76,7 @@ def existing(host: TestHost) -> list[str]:
 
 def faults(host: TestHost, kind: str = GPU_TYPE) -> dict[int, str]:
     """Return the faulty slots of a type."""
-    host.manager.discover(float("inf"))
+    host.manager.discover()
     handles = host.provider(kind).device.handles
     return {each.address.number: each.fault for each in handles if each.fault}
 
@@ -127,10 +126,8 @@ def test_it_keeps_its_share_of_the_capacity(host):
     plug(host, 1)
     lose_store(host)
     plug(host, 2)
-
-    wanted = request(host.provider(GPU_TYPE))
     with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
-        host.manager.plug(instance(3), *wanted)
+        plug(host, 3)
 
 
 def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
@@ -141,7 +138,7 @@ def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
     host.bind(GPU, "vfio-pci")
     assert existing(host) == []
 
-    host.manager.discover(float("inf"))
+    host.manager.discover()
     look = inspection.look(host.config(), host.root)
     (found,) = (
         each
@@ -165,11 +162,11 @@ def test_a_store_of_yesterday_gives_it_to_no_guest(host):
     uuid = plug(host, 1)
     file.write_bytes(yesterday)
 
-    other = host.manager.plug(instance(2), *request(host.provider(GPU_TYPE)))
+    plug(host, 2)
     assert faults(host) == lost(uuid)
     assert len(existing(host)) == 2
     assert host.unplug(2) == 1
-    assert (len(other), existing(host)) == (1, [uuid])
+    assert existing(host) == [uuid]
 
 
 # -- the operator returns it -------------------------------------------------------
@@ -326,7 +323,7 @@ def test_the_record_ends_with_the_parent(host, calls):
     plug(host, 1)
     lose_store(host)
     card = host.kernel.hot_unplug(GPU)
-    host.manager.discover(float("inf"))
+    host.manager.discover()
 
     release(host)
 
@@ -402,8 +399,7 @@ def test_one_without_a_plugins_preparation_counts_as_another_tools(
     lose_store(host)
 
     plug(host, 2)
-    wanted = request(host.provider(GPU_TYPE))
     with pytest.raises(exception.NoDeviceAvailable, match="no capacity left"):
-        host.manager.plug(instance(3), *wanted)
+        plug(host, 3)
     assert host.unplug(2) == 1
     assert existing(host) == [uuid]

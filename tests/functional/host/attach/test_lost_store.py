@@ -37,12 +37,6 @@ def host(make_bench) -> TestHost:
     return bench
 
 
-def plug(bench: TestHost, number: int, address: str, target: str = "VM"):
-    selected, specs = request(bench.provider(address))
-    specs["accel1:attach_target"] = target
-    return bench.manager.plug(instance(number), selected, specs)
-
-
 def remove(bench: TestHost) -> None:
     """Remove the store's files, as an operator does by mistake."""
     for name in os.listdir(bench.state_path):
@@ -74,7 +68,7 @@ def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
 
 @pytest.mark.parametrize(("address", "target"), KINDS)
 def test_what_was_leased_is_not_given_to_another(host, address, target):
-    plug(host, 1, address, target)
+    host.plug(1, address, attach_target=target)
     before = host.kernel.snapshot()
     lose(host)
     for _ in range(2):
@@ -89,7 +83,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target):
 def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
     """A device in an unknown state makes the scan read the leases a second time."""
     host.bind(DISK, "vfio-pci")
-    plug(host, 1, GPU)
+    host.plug(1, GPU)
     selected, specs = request(host.provider(GPU))
     once_before(monkeypatch, host, nth)
     with pytest.raises((exception.NoDeviceAvailable, exception.DeviceGone)):
@@ -102,7 +96,7 @@ def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
 def test_the_loser_of_a_race_does_not_choose_what_was_leased(host, monkeypatch, nth):
     """A rival plug takes the selected device, and then the store is lost."""
     host.options["device_spec"] = ['{"address": "0000:3b:*.*", "num_vfs": 4}']
-    (first,) = plug(host, 1, NIC)
+    (first,) = host.plug(1, NIC)
     selected, specs = request(host.provider(NIC))
     rival, mine = host.manager, host.restart()
     add, rivals = mine.store.add, iter((2,))
@@ -164,7 +158,7 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
     file = os.path.join(host.state_path, "os_acc.sqlite")
     with open(file, "rb") as store:
         yesterday = store.read()
-    plug(host, 2, GPU, "none")
+    host.plug(2, GPU, attach_target="none")
     selected, specs = request(host.provider(GPU))
     with open(file, "wb") as store:
         store.write(yesterday)
@@ -195,12 +189,12 @@ def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
 @pytest.mark.parametrize(("address", "target"), [KINDS[0], KINDS[3]])
 def test_it_is_released_by_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
-    plug(host, 1, address, target)
+    host.plug(1, address, attach_target=target)
     lose(host)
     operator_actions.release_device(host.manager, at(address), None)
     assert host.kernel.snapshot() == before
     assert claims.claimed() == ()
-    plug(host, 2, address, target)
+    host.plug(2, address, attach_target=target)
 
 
 def test_a_driver_other_than_on_record_is_refused(host):
@@ -227,7 +221,7 @@ def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
 @pytest.mark.parametrize(("address", "target"), [KINDS[0], KINDS[3]])
 def test_it_is_adopted_with_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
-    plug(host, 1, address, target)
+    host.plug(1, address, attach_target=target)
     lose(host)
     lease = operator_actions.adopt_device(host.manager, at(address), uuid_of(1), None)
     assert record.read(at(address)).lease == lease.uuid
@@ -252,7 +246,7 @@ def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
 
 
 def test_what_was_pulled_out_is_released_as_well(host):
-    plug(host, 1, FPGA, "none")
+    host.plug(1, FPGA, attach_target="none")
     lose(host)
     spec = host.kernel.hot_unplug(FPGA)
     operator_actions.release_device(host.manager, at(FPGA), None)
@@ -271,7 +265,7 @@ def test_what_the_configuration_names_no_more_can_be_released(host):
 
 
 def test_a_damaged_record_is_released_by_its_operator(host):
-    plug(host, 1, GPU, "host")
+    host.plug(1, GPU, attach_target="host")
     lose(host)
     path = f"{host.root}/run/os_acc/{GPU}.lease"
     with open(path, "w") as file:
@@ -283,7 +277,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
 
 
 def test_another_process_sees_what_was_released(host):
-    plug(host, 1, FPGA, "none")
+    host.plug(1, FPGA, attach_target="none")
     lose(host)
     assert host.rejected(FPGA)
     mine: Manager = host.manager
@@ -298,7 +292,7 @@ def test_another_process_sees_what_was_released(host):
 
 def test_a_plug_and_an_unplug_leave_no_record(host):
     for address, target in KINDS:
-        plug(host, 1, address, target)
+        host.plug(1, address, attach_target=target)
         assert claims.claimed()
         host.unplug(1)
         assert claims.claimed() == ()

@@ -133,9 +133,8 @@ def test_a_plug_that_runs_out_of_time_leaves_nothing(bench):
     before = bench.kernel.snapshot()
     selected, specs = request(bench.provider(GPU))
     in_no_time(bench)
-    with pytest.raises(exception.OsAccError) as caught:
+    with pytest.raises((exception.LockTimeout, exception.DeviceStuck)):
         bench.manager.plug(instance(1), selected, specs)
-    assert isinstance(caught.value, exception.LockTimeout | exception.DeviceStuck)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
 
@@ -143,9 +142,8 @@ def test_a_plug_that_runs_out_of_time_leaves_nothing(bench):
 def test_an_unplug_that_runs_out_of_time_keeps_the_lease(bench):
     bench.plug(1, GPU)
     in_no_time(bench)
-    with pytest.raises(exception.OsAccError) as caught:
+    with pytest.raises((exception.LockTimeout, exception.DevicesUnreleased)):
         bench.unplug(1)
-    assert isinstance(caught.value, exception.LockTimeout | exception.DevicesUnreleased)
     assert bench.plugged(1) == [GPU]
     bench.restart()
     bench.unplug(1)

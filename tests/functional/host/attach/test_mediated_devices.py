@@ -22,7 +22,7 @@ from os_acc.attach import operator_actions
 from os_acc.cmd import arguments
 from os_acc.helper import client
 from os_acc.host import mdev
-from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep.outcome import CallResult
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
@@ -50,13 +50,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def _provider(host: TestHost, name: str) -> Provider:
-    host.manager.discover(float("inf"))
-    return next(
-        each for each in host.manager.providers() if str(each.device.address) == name
-    )
-
-
 def _units(host: TestHost, name: str) -> tuple[int, int]:
     """Return the total and the reserved units of a type."""
     (found,) = [
@@ -68,14 +61,8 @@ def _units(host: TestHost, name: str) -> tuple[int, int]:
     return units.total, units.reserved
 
 
-def _plug(host: TestHost, number: int, *names: str):
-    return host.manager.plug(
-        instance(number), *request(*(_provider(host, name) for name in names))
-    )
-
-
 def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
-    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+    (entry,) = host.plug(1, f"{GPU}/nvidia-558")
 
     uuid = entry["attach_handle_uuid"]
     assert entry["attach_handle_type"] == "MDEV"
@@ -98,8 +85,8 @@ def test_two_types_share_the_capacity_of_their_parent(host):
         (12, 0),
     )
 
-    _plug(host, 1, "mtty/mtty-2", "mtty/mtty-1")
-    host.manager.discover(float("inf"))
+    host.plug(1, "mtty/mtty-2", "mtty/mtty-1")
+    host.manager.discover()
 
     # 3 of 24 ports are in use; a unit of mtty-2 that cannot be had is reserved.
     free = [_free(host, f"mtty/mtty-{ports}") for ports in (1, 2)]
@@ -108,7 +95,7 @@ def test_two_types_share_the_capacity_of_their_parent(host):
 
 def _free(host: TestHost, name: str) -> int:
     taken = host.manager.store.recorded_state().taken
-    handles = _provider(host, name).device.handles
+    handles = host.provider(name).device.handles
     return sum(not each.fault and each.address not in taken for each in handles)
 
 
@@ -120,10 +107,10 @@ def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
 
     assert _free(host, name) == 1
     assert _units(host, name) == (2, 1)
-    _plug(host, 1, name)
+    host.plug(1, name)
     with pytest.raises(exception.NoDeviceAvailable):
-        _plug(host, 2, name)
-    host.manager.unplug(instance(1))
+        host.plug(2, name)
+    host.unplug(1)
 
     assert [each.uuid for each in mdev.read_mdevs(host.root)] == [STRANGER]
 
@@ -146,7 +133,7 @@ def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
 
     monkeypatch.setattr(client.Helper, "create_mdev", create_later)
     with pytest.raises(exception.HostStepFailed) as caught:
-        _plug(host, 1, f"{GPU}/nvidia-558")
+        host.plug(1, f"{GPU}/nvidia-558")
     reason = exception.StepReason
     assert caught.value.reason is (reason.REFUSED if left else reason.NO_CAPACITY)
     assert caught.value.retryable is not bool(left)
@@ -156,24 +143,24 @@ def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
 
 
 def test_a_mediated_device_in_use_is_not_removed(host):
-    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+    (entry,) = host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.hold(entry["attach_handle_uuid"])
 
     with pytest.raises(exception.DevicesUnreleased, match="qemu-system-x86"):
-        host.manager.unplug(instance(1))
+        host.unplug(1)
     assert len(mdev.read_mdevs(host.root)) == 1
     assert host.lease_state(1) is LeaseState.RELEASING
 
     host.kernel.let_go(entry["attach_handle_uuid"])
-    assert host.manager.unplug(instance(1)) == 1
+    assert host.unplug(1) == 1
     assert mdev.read_mdevs(host.root) == ()
 
 
 def test_an_operator_releases_one_from_quarantine(host):
-    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.fail(attribute="remove", error=errno.EINVAL)
     with pytest.raises(exception.DevicesUnreleased, match="os-acc device release"):
-        host.manager.unplug(instance(1))
+        host.unplug(1)
     assert host.lease_state(1) is LeaseState.QUARANTINED
 
     operator_actions.release_device(
@@ -186,7 +173,7 @@ def test_an_operator_releases_one_from_quarantine(host):
 
 def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
     name = f"{GPU}/nvidia-558"
-    _plug(host, 1, name)
+    host.plug(1, name)
     execute(file_in(host.state_path), "UPDATE leases SET payload = payload || ' '")
     slot = arguments.device_address(f"{name}/0")
 
@@ -200,7 +187,7 @@ def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
 
 
 def test_a_reboot_ends_it_and_a_plug_makes_it_again_with_its_uuid(host):
-    selected, specs = request(_provider(host, f"{GPU}/nvidia-558"))
+    selected, specs = request(host.provider(f"{GPU}/nvidia-558"))
     (before,) = host.manager.plug(instance(1), selected, specs)
     host.kernel.reboot()
     assert mdev.read_mdevs(host.root) == ()
@@ -215,11 +202,11 @@ def test_a_reboot_ends_it_and_a_plug_makes_it_again_with_its_uuid(host):
 
 
 def test_an_unplug_after_a_reboot_frees_the_unit(host):
-    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.reboot()
     host.restart()
 
-    assert host.manager.unplug(instance(1)) == 1
+    assert host.unplug(1) == 1
     assert _free(host, f"{GPU}/nvidia-558") == 2
 
 
@@ -227,18 +214,15 @@ def test_a_type_that_the_driver_does_not_offer_is_rejected(tmp_path):
     spec = HostSpec(mdev_parents=(mtty(),))
     named = '{"mdev_parent": "mtty", "mdev_types": "mtty-9"}'
     with TestHost(tmp_path, spec, device_spec=[named]) as host:
-        (refused,) = host.manager.discover(float("inf")).refused
+        (refused,) = host.manager.discover().refused
 
         assert refused.reason is RejectReason.NO_MDEV_TYPE
         assert "it offers mtty-1, mtty-2" in refused.detail
 
 
 def test_no_driver_of_the_host_gets_a_mediated_device(host):
-    selected, specs = request(_provider(host, "mtty/mtty-1"))
-    specs["accel1:attach_target"] = "host"
-
     with pytest.raises(exception.NoDeviceAvailable, match="mediated"):
-        host.manager.plug(instance(1), selected, specs)
+        host.plug(1, "mtty/mtty-1", attach_target="host")
 
     assert host.manager.store.leases() == ()
 
@@ -256,8 +240,7 @@ def test_a_parent_without_capacity_refuses_every_type(
     named = f'{{"mdev_parent": "{parent.name}", "mdev_types": "{names}"}}'
     spec = HostSpec(mdev_parents=(parent,))
     with TestHost(tmp_path, spec, device_spec=[named]) as host:
-        provider = _provider(host, f"{parent.name}/{kind}")
-        host.manager.plug(instance(1), *request(provider, amount=units))
+        host.plug(1, f"{parent.name}/{kind}", amount=units)
         for each in parent.types:
             assert _free(host, f"{parent.name}/{each.name}") == 0
             path = f"{host.root}/{mdev.PARENTS}/{parent.name}/mdev_supported_types"

@@ -166,17 +166,15 @@ def test_one_policy_of_several_groups_is_met_by_another_device(host):
 
 
 def test_a_group_of_several_devices_gets_as_many_others(host):
-    selected, flavor = request(host.provider(CARD), amount=2)
     mine = instance(1) | {"image_properties": {"hw_pci_numa_affinity_policy": "socket"}}
-    first = host.manager.plug(mine, selected, flavor)
+    first = host.manager.plug(mine, *request(host.provider(CARD), amount=2))
     assert addresses(first) == [FAR, NEAR]
     assert sorted(addresses(again(host, [0]))) == [NEAR, BESIDE]
     check_restored(host, FAR, NOWHERE)
 
 
 def test_too_few_others_change_nothing(host):
-    selected, flavor = request(host.provider(CARD), amount=2)
-    host.manager.plug(instance(1), selected, flavor | {"accel1:numa_policy": "socket"})
+    host.plug(1, CARD, amount=2, numa_policy="socket")
     before, leases = host.kernel.snapshot(), host.manager.store.leases()
     set_nodes(host, {NEAR: 2})
     with pytest.raises(exception.NoDeviceAvailable, match="2 requested, 1 available"):

@@ -10,7 +10,7 @@ import pytest
 from acme_accelerator import simulation
 
 from os_acc import exception
-from os_acc.testing import HostSpec, TestHost, instance, request
+from os_acc.testing import HostSpec, TestHost, instance
 from tests.expected_errors import raises
 from tests.functional.host.attach.numa_host import set_nodes
 from tests.unit import acme_card
@@ -83,9 +83,8 @@ def test_without_such_a_pci_function_a_swap_changes_nothing(region, programmed):
 def test_each_device_of_a_group_keeps_its_function(region):
     """The flavor requests the bitstream alone, and each device reaches one function."""
     region.plug(2, PF, function_id=GZIP)
-    selected, specs = request(region.provider(PF), amount=2)
-    specs |= {"accel1:numa_policy": "required", "accel1:bitstream_name": "both"}
-    entries = region.manager.plug(instance(1), selected, specs)
+    asked = {"numa_policy": "required", "bitstream_name": "both"}
+    entries = region.plug(1, PF, amount=2, **asked)
     assert [each["function_id"] for each in entries] == [CRYPTO, GZIP]
     region.unplug(2)
     leave(region, PLACES[0], LAST_CRYPTO)

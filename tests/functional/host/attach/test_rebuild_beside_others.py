@@ -11,7 +11,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import TestHost, instance, request, uuid_of
+from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import raises
 from tests.functional.host.attach.test_rebuild import die, plug, start, vm_images
 from tests.unit import acme_card
@@ -37,8 +37,7 @@ def kill(host: TestHost, image: str) -> None:
 
 
 def as_it_is(host: TestHost, number: int, _function: str) -> list[Any]:
-    selected, specs = request(host.provider(PF))
-    return host.manager.plug(instance(number), selected, specs)
+    return host.plug(number, PF)
 
 
 def by_id(host: TestHost, number: int, function: str) -> list[Any]:

@@ -19,8 +19,8 @@ def recorded(bench: TestHost) -> tuple[Lease, ...]:
 
 def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> None:
     """Specification: "update Cyborg DB with instance_info and BDF usage"."""
-    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
-    bench.manager.plug(instance(1) | NAMED, selected, specs)
+    asked = request(bench.provider(GPU), bench.provider(FPGA))
+    bench.manager.plug(instance(1) | NAMED, *asked)
     assert [str(each.address) for each in recorded(bench)] == [GPU, FPGA]
     for lease in recorded(bench):
         assert lease.consumer == uuid_of(1)

@@ -84,8 +84,7 @@ def ready_again(bench: TestHost) -> Entries:
 
 
 def test_create_attaches_what_the_flavor_requests(bench: TestHost) -> None:
-    selected, extra_specs = request(bench.provider(GPU))
-    (entry,) = bench.manager.plug(instance(SERVER), selected, extra_specs)
+    (entry,) = bench.plug(SERVER, GPU)
     assert (entry["pci_id"], entry["state"]) == (GPU, "Bound")
     assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
@@ -202,8 +201,7 @@ def test_a_hard_reboot_returns_the_same_accelerators(
 ) -> None:
     end_guest(bench)
     assert ready_again(bench) == entries
-    selected, extra_specs = request(bench.provider(GPU))
-    assert bench.manager.plug(instance(SERVER), selected, extra_specs) == entries
+    assert bench.plug(SERVER, GPU) == entries
 
 
 def test_an_operation_without_a_call_leaves_the_accelerators_intact(
@@ -265,8 +263,7 @@ def test_rebuild_leaves_the_accelerators_attached(
 ) -> None:
     end_guest(bench)
     writes = len(bench.kernel.writes())
-    selected, extra_specs = request(bench.provider(GPU))
-    assert bench.manager.plug(instance(SERVER), selected, extra_specs) == entries
+    assert bench.plug(SERVER, GPU) == entries
     assert not any("unbind" in write.path for write in bench.kernel.writes(writes))
 
 
