@@ -8,10 +8,9 @@ import dataclasses
 
 import pytest
 
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
-from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance
+from os_acc.testing import HostSpec, TestHost, hosts
+from tests.functional.host.operator_commands import adopt
 from tests.unit.store.store_files import execute, file_in
 
 NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(4))
@@ -72,9 +71,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
     nic.kernel.write(f"{device}/driver_override", "vfio-pci")
     nic.kernel.write(f"{device}/driver/unbind", VFS[0])
     nic.kernel.write(f"{nic.root}/sys/bus/pci/drivers_probe", VFS[0])
-    operator_actions.adopt_device(
-        nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
-    )
+    adopt(nic, VFS[0], "")
     set_vfs(nic, 0)
     assert nic.rejected(NIC).reason is RejectReason.VFS_LEASED
 

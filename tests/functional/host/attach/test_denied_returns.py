@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
 from os_acc.objects.pci import PciAddress
@@ -21,7 +20,9 @@ from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
 from tests.expected_errors import has
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit import vendor_steps as vendor
+from tests.unit.acme import advance
 from tests.unit.privsep import root_config
 from tests.unit.store.store_files import execute, file_in, lose_store
 
@@ -162,7 +163,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
     lose_store(host)
     limit_to(host, OTHER)
     assert "which the store has lost" in str(host.rejected(CARD))
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     assert vendor.Stepping.results == ["1", "0"]
     assert host.manager.store.leases() == ()
     assert records(host) == []
@@ -171,7 +172,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
 def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
     host.plug(1, CARD)
     lose_store(host)
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     assert vendor.Stepping.results == ["1", "0"]
     assert records(host) == []
 
@@ -179,14 +180,13 @@ def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
 @pytest.mark.parametrize("lost", ["store", "record"])
 def test_the_plugin_releases_a_device_that_was_adopted_after_a_loss(host, lost):
     host.plug(1, CARD)
-    card = PciAddress.parse(CARD)
     if lost == "store":
         lose_store(host)
     else:
         execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
         host.restart()
-        operator_actions.release_device(host.manager, card, None)
-    adopted = operator_actions.adopt_device(host.manager, card, uuid_of(1), None)
+        release(host, CARD)
+    adopted = adopt(host, CARD)
     assert adopted.needs_release
     assert host.unplug(1) == 1
     assert vendor.Stepping.results == ["1", "0"]
@@ -223,7 +223,7 @@ def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
     mediated.restart()
     with pytest.raises(exception.DevicesUnreleased, match="acme"):
         mediated.unplug(1)
-    operator_actions.release_device(mediated.manager, lease.slot, None, force=True)
+    release(mediated, lease.slot, force=True)
     assert mediated.manager.store.leases() == ()
     assert records(mediated) == []
 
@@ -259,8 +259,7 @@ def test_a_drive_is_erased_although_root_names_it_no_more(
         host.kernel.write_medium(DRIVE, 1, data)
         limit_to(host, limit)
         host.unplug(1)
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
+        advance(host, 1)
         assert host.manager.store.leases() == ()
         assert data not in host.kernel.read_medium(DRIVE, 1)
         assert records(host) == []

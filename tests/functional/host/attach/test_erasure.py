@@ -11,7 +11,7 @@ import time
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import erasure, operator_actions
+from os_acc.attach import erasure
 from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
@@ -19,6 +19,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
+from tests.functional.host.operator_commands import release
 from tests.unit import acme
 from tests.unit.acme import advance
 from tests.unit.store.store_files import unlearn
@@ -144,11 +145,11 @@ def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
     check_kept(host)
     assert reserved(host) == (1, 1)
     with pytest.raises(exception.PluginFailed):
-        operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+        release(host, CARD)
     check_kept(host)
     monkeypatch.setattr(acme.Erases, "fault", None)
     acme.write_medium(host.root, CARD)
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     (lease,) = erasing(host)
     assert (lease.state, lease.erased, lease.reason) == (
         LeaseState.ERASING,
@@ -198,13 +199,9 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
     use(host)
     monkeypatch.setattr(acme.Erases, "fault", RuntimeError("worn out"))
     with pytest.raises(exception.Conflict, match="being erased"):
-        operator_actions.release_device(
-            host.manager, PciAddress.parse(CARD), None, force=True
-        )
+        release(host, CARD, force=True)
     advance(host, 1)
-    operator_actions.release_device(
-        host.manager, PciAddress.parse(CARD), None, force=True
-    )
+    release(host, CARD, force=True)
     assert erasing(host) == []
     host.plug(2, CARD)
 
@@ -212,7 +209,7 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
 def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
     host, monkeypatch
 ):
-    address, clock = PciAddress.parse(CARD), time.time_ns
+    clock = time.time_ns
     use(host)
     stuck = exception.DeviceStuck("the firmware hangs", address=CARD)
     monkeypatch.setattr(acme.Erases, "fault", stuck)
@@ -229,8 +226,8 @@ def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
         assert lease.state is LeaseState.QUARANTINED
         assert "for 6 hours" in lease.reason
         with pytest.raises(exception.HostError):
-            operator_actions.release_device(host.manager, address, None)
-    operator_actions.release_device(host.manager, address, None, force=True)
+            release(host, CARD)
+    release(host, CARD, force=True)
     assert erasing(host) == []
 
 
@@ -245,7 +242,7 @@ def test_without_its_plugin_no_other_one_offers_the_device(host, install_plugins
     assert host.rejected(CARD).reason is RejectReason.NO_PLUGIN
     install_plugins(acme="tests.unit.acme:Erases")
     host.restart()
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     advance(host, acme.BLOCKS - 1)
     assert not acme.has_data(host.root, CARD)
     host.plug(2, CARD)

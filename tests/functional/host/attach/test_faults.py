@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import (
@@ -26,6 +24,7 @@ from os_acc.testing import (
     request,
 )
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 
 GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
 
@@ -130,7 +129,7 @@ def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
         bench.plug(2, GPU)
     with pytest.raises(exception.DeviceQuarantined, match=GPU):
         bench.manager.plug(instance(1), None, None)
-    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
+    release(bench, GPU)
     assert bench.kernel.snapshot() == before
 
 
@@ -149,7 +148,7 @@ def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
     assert [name for name, _ in caught.value.unreleased] == [GPU]
     assert bench.lease_state() is LeaseState.QUARANTINED
     bench.kernel.lift()
-    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
+    release(bench, GPU)
     assert bench.kernel.snapshot() == before
 
 

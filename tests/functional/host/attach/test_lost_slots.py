@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, inspection
-from os_acc.attach import operator_actions
-from os_acc.cmd import arguments, device_states
+from os_acc.cmd import device_states
 from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, record
 from os_acc.store.errors import AlreadyLeased
-from os_acc.testing import HostSpec, TestHost, instance, uuid_of
+from os_acc.testing import HostSpec, TestHost, instance
 from os_acc.testing.mdevs import mtty
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import GENERIC, GPU, HERE, NAMED, gpu
 from tests.unit.store.store_files import execute, file_in, lose_store
 
 GPU_TYPE = f"{GPU}/nvidia-558"
+SLOT = f"{GPU_TYPE}/0"
 MTTY_TYPE = "mtty/mtty-1"
 
 
@@ -81,16 +82,6 @@ def faults(host: TestHost, kind: str = GPU_TYPE) -> dict[int, str]:
     return {each.address.number: each.fault for each in handles if each.fault}
 
 
-def release(host: TestHost, kind: str = GPU_TYPE, *, force: bool = False) -> None:
-    slot = arguments.device_address(f"{kind}/0")
-    operator_actions.release_device(host.manager, slot, None, force=force)
-
-
-def adopt(host: TestHost, number: int, kind: str = GPU_TYPE):
-    slot = arguments.device_address(f"{kind}/0")
-    return operator_actions.adopt_device(host.manager, slot, uuid_of(number), None)
-
-
 def lost(uuid: str) -> dict[int, str]:
     return {0: f"claimed by lease {uuid}, which the store has lost"}
 
@@ -114,7 +105,7 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
     assert ("release", f"{kind}/0", uuid) not in calls
     assert existing(host) == [uuid]
 
-    release(host, kind)
+    release(host, f"{kind}/0")
     assert calls[-1] == ("release", f"{kind}/0", uuid)
     assert existing(host) == []
     assert claims.claimed() == ()
@@ -141,16 +132,14 @@ def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
     host.manager.discover()
     look = inspection.look(host.config(), host.root)
     (found,) = (
-        each
-        for each in device_states.device_states(look)
-        if str(each.address) == f"{GPU_TYPE}/0"
+        each for each in device_states.device_states(look) if str(each.address) == SLOT
     )
     assert found.state is device_states.DeviceStatus.UNKNOWN
     assert found.reason.startswith(lost(uuid)[0])
     with pytest.raises(exception.DeviceGone):
-        release(host)
+        release(host, SLOT)
     host.bind(GPU, driver)
-    release(host)
+    release(host, SLOT)
     assert (claims.claimed(), faults(host)) == ((), {})
 
 
@@ -183,14 +172,14 @@ def test_its_guest_keeps_it(host, calls):
             if force
             else pytest.raises(exception.DeviceInUse, match="qemu")
         ):
-            release(host, force=force)
+            release(host, SLOT, force=force)
         assert existing(host) == [uuid]
         assert faults(host) == lost(uuid)
         assert host.manager.store.leases() == ()
     assert [method for method, *_ in calls] == ["prepare"]
 
     host.kernel.let_go(uuid)
-    release(host)
+    release(host, SLOT)
     assert existing(host) == []
     assert claims.claimed() == ()
 
@@ -200,7 +189,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
     lose_store(host)
     host.kernel.hold(uuid, pid=4711, command="qemu")
 
-    lease = adopt(host, 1)
+    lease = adopt(host, SLOT)
 
     assert (lease.uuid, lease.state, lease.needs_release) == (
         uuid,
@@ -213,7 +202,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
     assert [method for method, *_ in calls] == ["prepare"]
     host.kernel.let_go(uuid)
     assert host.unplug(1) == 1
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
+    assert calls[1:] == [("release", SLOT, uuid)]
     assert existing(host) == []
     assert claims.claimed() == ()
 
@@ -221,14 +210,14 @@ def test_it_is_adopted_for_its_guest(host, calls):
 def test_a_leased_slot_is_not_adopted(host):
     plug(host, 1)
     with pytest.raises(AlreadyLeased):
-        adopt(host, 2)
+        adopt(host, SLOT, number=2)
     assert host.unplug(1) == 1
 
 
 def test_a_slot_without_a_record_is_neither_released_nor_adopted(host):
-    for operate in (release, lambda host: adopt(host, 1)):
+    for operate in (release, adopt):
         with pytest.raises(exception.NotFound, match="is not leased"):
-            operate(host)
+            operate(host, SLOT)
 
 
 def test_it_waits_for_its_plugin(host, calls, install_plugins):
@@ -239,15 +228,15 @@ def test_it_waits_for_its_plugin(host, calls, install_plugins):
     assert faults(host) == lost(uuid)
 
     with pytest.raises(exception.PluginFailed, match="vendor"):
-        release(host)
+        release(host, SLOT)
     assert faults(host) == {0: "waits for vendor"}
     (lease,) = host.manager.store.leases()
     assert (lease.uuid, lease.state) == (uuid, LeaseState.QUARANTINED)
 
     install_plugins(vendor=f"{HERE}:Stepping", mdev=GENERIC)
     host.restart()
-    release(host)
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
+    release(host, SLOT)
+    assert calls[1:] == [("release", SLOT, uuid)]
     assert claims.claimed() == ()
     assert faults(host) == {}
 
@@ -258,7 +247,7 @@ def test_it_is_given_up_with_its_plugin(host, install_plugins):
     install_plugins(mdev=GENERIC)
     host.restart()
 
-    release(host, force=True)
+    release(host, SLOT, force=True)
 
     assert host.manager.store.leases() == ()
     assert claims.claimed() == ()
@@ -270,12 +259,12 @@ def test_a_damaged_record_in_the_store_loses_no_release(host, calls):
     uuid = plug(host, 1)
     execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
     host.restart()
-    release(host)
+    release(host, SLOT)
     assert faults(host) == lost(uuid)
     assert calls[1:] == []
 
-    release(host)
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
+    release(host, SLOT)
+    assert calls[1:] == [("release", SLOT, uuid)]
     assert (existing(host), faults(host)) == ([], {})
 
 
@@ -299,7 +288,7 @@ def test_a_crash_loses_no_release(host, calls, attribute, after):
 
     assert bool(faults(host)) == is_owed
     if is_owed:
-        release(host)
+        release(host, SLOT)
         assert [method for method, *_ in calls] == ["release"]
     assert existing(host) == []
     assert claims.claimed() == ()
@@ -325,7 +314,7 @@ def test_the_record_ends_with_the_parent(host, calls):
     card = host.kernel.hot_unplug(GPU)
     host.manager.discover()
 
-    release(host)
+    release(host, SLOT)
 
     assert claims.claimed() == ()
     assert [method for method, *_ in calls] == ["prepare"]
@@ -342,16 +331,16 @@ def test_a_damaged_record_protects_the_slot_as_well(host, calls):
     assert faults(host) == lost(record.UNREADABLE)
 
     with pytest.raises(exception.NotFound, match="does not exist"):
-        adopt(host, 1)
+        adopt(host, SLOT)
     with pytest.raises(exception.DeviceInUse, match=uuid):
-        release(host)
+        release(host, SLOT)
     assert faults(host) == lost(record.UNREADABLE)
     assert [method for method, *_ in calls] == ["prepare"]
 
     # The guest has ended, and its operator has removed its mediated device.
     device = host.kernel.path("sys/bus/mdev/devices", uuid)
     host.kernel.write(f"{device}/remove", "1")
-    release(host)
+    release(host, SLOT)
     assert [method for method, *_ in calls] == ["prepare", "release"]
     assert claims.claimed() == ()
     assert faults(host) == {}
@@ -364,9 +353,9 @@ def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
     with pytest.raises(exception.DevicesUnreleased, match="claimed by lease unread"):
         host.unplug(1)
 
-    release(host)
+    release(host, SLOT)
 
-    assert calls[-1] == ("release", f"{GPU_TYPE}/0", uuid)
+    assert calls[-1] == ("release", SLOT, uuid)
     assert claims.claimed() == ()
     assert (existing(host), faults(host)) == ([], {})
 
@@ -382,7 +371,7 @@ def test_a_damaged_record_is_no_guests_of_a_sibling(host):
     device = host.kernel.path("sys/bus/mdev/devices", uuid)
     host.kernel.write(f"{device}/remove", "1")
 
-    release(host)
+    release(host, SLOT)
 
     assert faults(host) == {}
     assert host.unplug(2) == 1

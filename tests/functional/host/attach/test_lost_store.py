@@ -18,6 +18,7 @@ from os_acc.privsep import claims, pci_functions, record
 from os_acc.store.leases import Store, StoreDamaged
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt, release
 
 GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
 NIC = "0000:3b:00.0"
@@ -191,7 +192,7 @@ def test_it_is_released_by_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     host.plug(1, address, attach_target=target)
     lose(host)
-    operator_actions.release_device(host.manager, at(address), None)
+    release(host, address)
     assert host.kernel.snapshot() == before
     assert claims.claimed() == ()
     host.plug(2, address, attach_target=target)
@@ -201,8 +202,8 @@ def test_a_driver_other_than_on_record_is_refused(host):
     host.plug(1, GPU)
     lose(host)
     with pytest.raises(exception.InvalidInput, match="recorded nouveau"):
-        operator_actions.release_device(host.manager, at(GPU), "nvidia")
-    operator_actions.release_device(host.manager, at(GPU), "nouveau")
+        release(host, GPU, "nvidia")
+    release(host, GPU, "nouveau")
 
 
 def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
@@ -210,9 +211,9 @@ def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
     host.plug(1, FPGA)
     lose(host)
     with pytest.raises(exception.InvalidInput) as caught:
-        operator_actions.release_device(host.manager, at(FPGA), None)
+        release(host, FPGA)
     assert "--driver" in caught.value.hint
-    operator_actions.release_device(host.manager, at(FPGA), "vfio-pci")
+    release(host, FPGA, "vfio-pci")
     assert host.drivers(FPGA) == ["vfio-pci"]
     assert {each.driver for each in before} >= {"vfio-pci"}
     host.plug(2, FPGA)
@@ -223,7 +224,7 @@ def test_it_is_adopted_with_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     host.plug(1, address, attach_target=target)
     lose(host)
-    lease = operator_actions.adopt_device(host.manager, at(address), uuid_of(1), None)
+    lease = adopt(host, address)
     assert record.read(at(address)).lease == lease.uuid
     assert host.plugged(1) == [address]
     assert host.unplug(1) == 1
@@ -237,11 +238,11 @@ def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
     host.kernel.hold(GPU)
     lose(host)
     with pytest.raises(exception.DeviceInUse, match="4711"):
-        operator_actions.release_device(host.manager, at(GPU), None)
+        release(host, GPU)
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert host.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
     host.kernel.let_go(GPU)
-    operator_actions.release_device(host.manager, at(GPU), None)
+    release(host, GPU)
     assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
@@ -249,7 +250,7 @@ def test_what_was_pulled_out_is_released_as_well(host):
     host.plug(1, FPGA, attach_target="none")
     lose(host)
     spec = host.kernel.hot_unplug(FPGA)
-    operator_actions.release_device(host.manager, at(FPGA), None)
+    release(host, FPGA)
     assert claims.claimed() == ()
     host.kernel.hot_plug(spec)
     assert host.drivers(FPGA) == [None]
@@ -260,7 +261,7 @@ def test_what_the_configuration_names_no_more_can_be_released(host):
     host.plug(1, GPU)
     lose(host)
     host.restart(device_spec=[f'{{"address": "{DISK}"}}'])
-    operator_actions.release_device(host.manager, at(GPU), None)
+    release(host, GPU)
     assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
@@ -272,7 +273,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
         file.write("rubbish")
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     for address in (GPU, AUDIO):
-        operator_actions.release_device(host.manager, at(address), None)
+        release(host, address)
     host.plug(2, GPU)
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions, verification
+from os_acc.attach import verification
 from os_acc.host import pci
 from os_acc.inventory import discovery
 from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -245,9 +246,8 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
     )
     with raises(exception.ObjectKind.LEASE, match="1 of 2 accelerators"):
         bench.manager.plug(instance(1), None, None)
-    fpga = PciAddress.parse(FPGA)
-    operator_actions.release_device(bench.manager, fpga, None)
-    operator_actions.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    release(bench, FPGA)
+    adopt(bench, FPGA, "")
     assert len(bench.manager.plug(instance(1), None, None)) == 2
     assert bench.unplug(1) == 2
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.cmd import arguments
 from os_acc.helper import client
 from os_acc.host import mdev
@@ -28,6 +27,7 @@ from os_acc.privsep.outcome import CallResult
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.functional.host.operator_commands import release
 from tests.unit.store.store_files import execute, file_in
 
 GPU = "0000:17:00.0"
@@ -163,9 +163,7 @@ def test_an_operator_releases_one_from_quarantine(host):
         host.unplug(1)
     assert host.lease_state(1) is LeaseState.QUARANTINED
 
-    operator_actions.release_device(
-        host.manager, arguments.device_address(f"{GPU}/nvidia-558/0"), None
-    )
+    release(host, f"{GPU}/nvidia-558/0")
 
     assert mdev.read_mdevs(host.root) == ()
     assert host.manager.store.leases() == ()
@@ -179,7 +177,7 @@ def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
 
     assert host.manager.store.damaged_claims() == (slot,)
     assert _free(host, name) == 1
-    operator_actions.release_device(host.manager, slot, None)
+    release(host, slot)
 
     # The mediated device itself is no longer known as ours, and stays.
     assert host.manager.store.damaged_claims() == ()

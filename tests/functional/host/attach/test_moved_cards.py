@@ -74,12 +74,6 @@ def unnumbered(make_host: Callable[..., TestHost]) -> TestHost:
     return move(make_host(7, 7, 7))
 
 
-def erase(host: TestHost) -> None:
-    for _ in range(acme.BLOCKS + 1):
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
-
-
 @pytest.mark.parametrize(
     ("numbers", "found"),
     [
@@ -116,7 +110,7 @@ def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
 def test_the_erasures_follow_the_cards(moved: TestHost) -> None:
     for number in (1, 2):
         moved.unplug(number)
-    erase(moved)
+    acme.advance(moved)
     assert not acme.has_data(moved.root, SECOND)
     assert not acme.has_data(moved.root, FREE)
     assert not moved.manager.store.leases()
@@ -136,7 +130,7 @@ def test_no_guest_gets_a_card_that_cannot_be_told_apart(unnumbered: TestHost) ->
 def test_a_card_that_cannot_be_told_apart_is_not_erased(unnumbered: TestHost) -> None:
     for number in (1, 2):
         unnumbered.unplug(number)
-    erase(unnumbered)
+    acme.advance(unnumbered)
     assert acme.has_data(unnumbered.root, SECOND)
     assert acme.has_data(unnumbered.root, FREE)
     for lease in unnumbered.manager.store.leases():

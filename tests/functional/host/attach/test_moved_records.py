@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions, verification
+from os_acc.attach import verification
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, record
 from os_acc.privsep.kernel import COPIES
 from os_acc.testing import HostSpec, TestHost, hosts, instance
+from tests.functional.host.operator_commands import release
+from tests.unit.acme import advance
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 DATA = b"data of a guest." * 100
@@ -34,15 +36,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def release(host: TestHost, address: str, driver: str | None = None) -> None:
-    operator_actions.release_device(host.manager, PciAddress.parse(address), driver)
-
-
-def erase(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
-
-
 def check_free(host: TestHost) -> None:
     """Check that no lease and no record is left."""
     assert not host.manager.store.leases()
@@ -51,8 +44,7 @@ def check_free(host: TestHost) -> None:
 
 def check_both_erased(host: TestHost) -> None:
     """Erase two drives at their new addresses, and check that nothing is left."""
-    for _ in range(2):
-        erase(host)
+    advance(host, 2)
     for address in (OTHER, FREE):
         assert DATA not in host.kernel.read_medium(address, 1)
     check_free(host)
@@ -119,7 +111,7 @@ def test_a_drive_that_first_showed_no_serial_number_is_erased_once(
     release(host, DRIVE, "vfio-pci")
     host.kernel.reboot()
     host.restart()
-    erase(host)
+    advance(host, 1)
     check_free(host)
 
 
@@ -133,7 +125,7 @@ def test_the_record_of_a_drive_does_not_claim_the_one_that_replaces_it(
     host.kernel.hot_plug(hosts.nvme_disk("0000:43", 1))
     host.kernel.hot_plug(hosts.nvme_disk("0000:41", 2))
     host.restart()
-    erase(host)
+    advance(host, 1)
     check_free(host)
     assert DATA not in host.kernel.read_medium(FREE, 1)
     host.plug(2, DRIVE)
@@ -149,7 +141,7 @@ def test_a_prebound_drive_of_a_lost_store_is_erased(
     moved = SWAPPED if is_moved else {}
     reboot(host, moved, (DRIVE, OTHER))
     release(host, place, "vfio-pci")
-    erase(host)
+    advance(host, 1)
     assert DATA not in host.kernel.read_medium(place, 1)
     check_free(host)
 
@@ -190,8 +182,7 @@ def test_two_drives_that_have_changed_places_are_both_erased(host: TestHost) -> 
     host.unplug(1)
     host.unplug(2)
     reboot(host, SWAPPED, ())
-    for _ in range(2):
-        erase(host)
+    advance(host, 2)
     for address in (DRIVE, OTHER):
         assert DATA not in host.kernel.read_medium(address, 1)
     check_free(host)
@@ -213,7 +204,7 @@ def test_an_erasure_follows_its_drive(
     plug(host, 1, DRIVE)
     host.unplug(1)
     reboot(host, SWAPPED, after)
-    erase(host)
+    advance(host, 1)
     assert DATA not in host.kernel.read_medium(OTHER, 1)
     check_free(host)
 
@@ -244,7 +235,7 @@ def older_store(host: TestHost, unplugs: bool) -> None:
     older = store.read_bytes()
     if not unplugs:
         host.unplug(1)
-    erase(host)
+    advance(host, 1)
     plug(host, 2, DRIVE)
     store.write_bytes(older)
     host.restart()
@@ -258,7 +249,7 @@ def test_the_unplug_of_a_lease_of_an_older_store_leaves_the_next_guest_its_drive
     assert host.drivers(DRIVE) == ["vfio-pci"]
     assert not host.manager.store.leases()
     release(host, DRIVE)
-    erase(host)
+    advance(host, 1)
     check_free(host)
 
 
@@ -266,11 +257,11 @@ def test_an_erasure_of_an_older_store_leaves_the_next_guest_its_drive(
     host: TestHost,
 ) -> None:
     older_store(host, unplugs=True)
-    erase(host)
+    advance(host, 1)
     assert not host.manager.store.leases()
     assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
     release(host, DRIVE)
-    erase(host)
+    advance(host, 1)
     check_free(host)
 
 

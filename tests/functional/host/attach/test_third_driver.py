@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
 from os_acc.privsep import privileged_conf
 from os_acc.testing import (
     DriverSpec,
@@ -29,6 +27,7 @@ from os_acc.testing import (
 )
 from os_acc.testing.tree import Tree
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 from tests.unit.fpga import CARD, GZIP, held, upload
 from tests.unit.rival_driver import prefer
 
@@ -167,7 +166,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, ours)
-    operator_actions.release_device(contested.manager, PciAddress.parse(GPU), None)
+    release(contested, GPU)
     assert since(contested.kernel, GPU, had) == (VFIO, OURS)
     assert contested.kernel.snapshot() == before
 

@@ -24,7 +24,6 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
@@ -36,6 +35,7 @@ from os_acc.testing import (
     TestHost,
     instance,
 )
+from tests.functional.host.operator_commands import adopt
 
 PF, VF, OTHER = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
 MLX5, XE = "mlx5_vfio_pci", "xe-vfio-pci"
@@ -249,9 +249,7 @@ def test_a_lease_stays_when_a_managed_caller_comes(host: TestHost) -> None:
 
 def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
     host.bind(VF, MLX5)
-    lease = operator_actions.adopt_device(
-        host.manager, place(VF), instance(1)["uuid"], "mlx5_core"
-    )
+    lease = adopt(host, VF, "mlx5_core")
     assert (lease.driver, lease.state) == (MLX5, LeaseState.HELD)
     host.manager.plug(instance(1), None, None)
     assert host.drivers(VF) == [MLX5]

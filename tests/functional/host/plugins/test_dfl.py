@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
-from os_acc.objects.pci import PciAddress
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import (
     FunctionSpec,
@@ -21,11 +19,11 @@ from os_acc.testing import (
     TestHost,
     hosts,
     image_directory,
-    uuid_of,
 )
 from os_acc.testing.dfl import payload
 from os_acc.testing.specs import netdev
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -84,8 +82,7 @@ def test_a_card_that_the_operator_gave_to_vfio_is_offered_by_nobody(make_fpgas):
 def test_a_card_that_was_adopted_stays_a_provider(fpgas):
     fpgas.bind(CARD, "vfio-pci")
     assert fpgas.rejected(CARD).reason is RejectReason.UNKNOWN_STATE
-    place = PciAddress.parse(CARD)
-    operator_actions.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
+    adopt(fpgas, CARD, "dfl-pci")
     provider = fpgas.provider(CARD)
     assert provider.device.resource_class == "CUSTOM_ACCELERATOR_FPGA"
     assert provider.device.region is None

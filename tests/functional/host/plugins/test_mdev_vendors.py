@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
-from os_acc.cmd import arguments
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
 from os_acc.testing import HostSpec, TestHost
 from os_acc.testing.mdevs import mtty
+from tests.functional.host.operator_commands import release
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import (
     GENERIC,
@@ -163,8 +162,7 @@ def test_an_owed_slot_is_in_no_allocation_of_another_guest(vendors, replace):
     host.plug(2, TYPES[0], amount=23)
 
     replace(host, "Vendor")
-    slot = arguments.device_address(f"{TYPES[0]}/0")
-    operator_actions.release_device(host.manager, slot, None)
+    release(host, f"{TYPES[0]}/0")
     assert {each.plugin for each in host.manager.store.leases()} == {"mdev"}
 
 

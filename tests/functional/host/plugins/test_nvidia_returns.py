@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
-from os_acc.testing import TestHost, instance, uuid_of
+from os_acc.testing import TestHost, instance
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins.vgpus import (
     HALF,
     VFS,
@@ -64,22 +63,15 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     assert "privileged.conf" in str(error.hint)
     assert host.lease_state() is LeaseState.QUARANTINED
     limit_to(host.root, *tagged(*VFS))
-    release(host)
+    release(host, VFS[0])
     assert type_of(host, VFS[0]) == 0
     assert host.manager.store.leases() == ()
-
-
-def release(host: TestHost) -> None:
-    """Do as ``os-acc device release``."""
-    operator_actions.release_device(host.manager, PciAddress.parse(VFS[0]), None)
 
 
 def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
     host.plug(1, VFS[0])
     lose_store(host)
-    adopted = operator_actions.adopt_device(
-        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
-    )
+    adopted = adopt(host, VFS[0])
     assert (adopted.handle.vgpu_type, adopted.driver) == (HALF, "nvidia")
     host.kernel.reboot()
     host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
@@ -105,7 +97,7 @@ def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
     assert type_of(host, VFS[0]) == HALF
     assert host.lease_state() is LeaseState.QUARANTINED
     set_type(host, VFS[0], 0)
-    release(host)
+    release(host, VFS[0])
     assert host.manager.store.leases() == ()
 
 

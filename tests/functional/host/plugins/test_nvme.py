@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.cmd.checks import CheckContext, devices, helpers
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Erasure, RejectReason
@@ -35,6 +34,7 @@ from os_acc.testing.device_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
+from tests.functional.host.operator_commands import release
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
 #: The VFs of a drive, which is another one.
@@ -391,9 +391,7 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
         host.plug(2, DRIVE)
     host.kernel.hot_unplug(DRIVE)
     host.kernel.hot_plug(old)
-    operator_actions.release_device(
-        host.manager, PciAddress.parse(DRIVE), None, force=False
-    )
+    release(host, DRIVE)
     advance(host)
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, instance
+from tests.functional.host.operator_commands import adopt, release
 
 PLACES = tuple(f"0000:{bus}:00.0" for bus in ("41", "42", "43", "44", "45"))
 SHIFTED = dict(itertools.pairwise(PLACES))
@@ -122,7 +122,7 @@ def test_a_lost_store_and_a_reboot_lose_no_erasure(
         assert data_at(host, place) == [guest]
     for place in PLACES[shifted:][:4]:
         if host.manager.store.lease_of(PciAddress.parse(place)) is None:
-            operator_actions.release_device(host.manager, PciAddress.parse(place), None)
+            release(host, place)
     for guest in GUESTS:
         host.unplug(guest)
     advance(host)
@@ -148,9 +148,7 @@ def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> N
     reboot(host)
     for guest, place in zip(GUESTS, PLACES[1:], strict=True):
         with pytest.raises(exception.Conflict):
-            operator_actions.adopt_device(
-                host.manager, PciAddress.parse(place), uuid_of(guest), "nvme"
-            )
+            adopt(host, place, "nvme", number=guest)
         host.unplug(guest)
     advance(host)
     assert host.manager.store.leases() == ()
@@ -161,7 +159,6 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     host: TestHost, how: str
 ) -> None:
     """Neither its lease nor its serial number is left, and pci alone is enabled."""
-    place = PciAddress.parse(PLACES[0])
     host.options["device_spec"] = PREBOUND
     reboot(host, shifted=False, lost="everything")
     host.kernel.reboot({})
@@ -169,17 +166,17 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     host.options["enabled_plugins"] = ["pci"]
     host.restart()
     if how == "adopt":
-        operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
+        adopt(host, PLACES[0])
         with pytest.raises(exception.DevicesUnreleased):
             host.unplug(1)
     else:
         with pytest.raises(exception.OsAccError):
-            operator_actions.release_device(host.manager, place, "nvme")
+            release(host, PLACES[0], "nvme")
     host.options["enabled_plugins"] = ["nvme", "pci"]
     host.restart()
     check_new_guests(host)
     assert data_at(host, PLACES[0]) == [1]
-    operator_actions.release_device(host.manager, place, None)
+    release(host, PLACES[0])
     advance(host)
     assert data_at(host, PLACES[0]) == []
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions, verification
+from os_acc.attach import verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -22,10 +22,10 @@ from os_acc.testing import (
     TestHost,
     functions,
     instance,
-    uuid_of,
 )
 from os_acc.testing.tree import Tree
 from tests.functional.host.attach.test_variant_drivers import DEBIAN
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins.staying_vendor import (
     CARD,
     DRIVER,
@@ -38,7 +38,6 @@ from tests.unit.plugins.staying_vendor import (
 from tests.unit.store.store_files import lose_store
 
 VF, OTHER = VFS
-PLACE = PciAddress.parse(VF)
 PLAIN = f'{{"address": "{VF}"}}'
 
 
@@ -57,10 +56,6 @@ def offer(host: TestHost, address: str, text: str = "1") -> None:
 
 def is_offered(host: TestHost, address: str) -> bool:
     return Path(host.kernel.path("sys/bus/pci/devices", address), "vfio-dev").exists()
-
-
-def release(host: TestHost, driver: str | None = None, *, force: bool = False) -> None:
-    operator_actions.release_device(host.manager, PLACE, driver, force=force)
 
 
 @pytest.mark.parametrize("named", [NAMED[0], PLAIN], ids=["stays", "plain"])
@@ -98,9 +93,7 @@ def test_a_guest_keeps_its_function_when_all_records_are_lost(host: TestHost) ->
     host.remove_records()
     host.restart()
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
-    lease = operator_actions.adopt_device(
-        host.manager, PLACE, instance(1)["uuid"], None
-    )
+    lease = adopt(host, VF)
     assert (lease.driver, lease.state) == (DRIVER, LeaseState.HELD)
     (entry,) = host.manager.plug(instance(1), None, None)
     assert entry["vfio_driver"] == DRIVER
@@ -117,7 +110,7 @@ def test_a_release_without_a_lease_ends_the_offer(
     if not records:
         host.remove_records()
     host.restart()
-    release(host)
+    release(host, VF)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
     assert host.provider(VF).device.plugin == "acme"
 
@@ -127,9 +120,9 @@ def test_a_release_binds_none_to_another_driver(host: TestHost, driver: str) -> 
     host.plug(1, VF)
     lose_store(host)
     with pytest.raises(exception.InvalidInput, match=f"stays on {DRIVER}"):
-        release(host, driver)
+        release(host, VF, driver)
     assert is_offered(host, VF)
-    release(host, DRIVER)
+    release(host, VF, DRIVER)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
 
 
@@ -149,7 +142,7 @@ def test_a_release_without_its_plugin_is_refused(host: TestHost) -> None:
     offer(host, VF)
     host.restart(enabled_plugins=["pci"])
     with pytest.raises(exception.NotFound, match="no plugin offers"):
-        release(host)
+        release(host, VF)
     assert is_offered(host, VF)
 
 
@@ -158,10 +151,10 @@ def test_force_frees_no_function_that_a_guest_has(host: TestHost) -> None:
     host.kernel.hold(VF)
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
-    release(host, force=True)
+    release(host, VF, force=True)
     host.kernel.let_go(VF)
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
-    release(host)
+    release(host, VF)
     assert not is_offered(host, VF)
     assert host.provider(VF).device.plugin == "acme"
 
@@ -174,7 +167,7 @@ def test_one_that_is_back_on_its_driver_by_hand_did_not_stay(tmp_path: Path) -> 
         lose_store(host)
         host.restart()
         place = PciAddress.parse(function.address)
-        lease = operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
+        lease = adopt(host, place)
         assert lease.driver == "vfio-pci"
         host.manager.plug(instance(1), None, None)
         assert host.drivers(function.address) == ["vfio-pci"]

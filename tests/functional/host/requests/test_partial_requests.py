@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 from tests.functional.host.requests.request_states import (
     FPGA,
     FPGAS,
@@ -77,7 +77,7 @@ def test_a_part_that_an_operator_releases_leaves_the_rest_whole(bench, book, bot
         for lease in bench.manager.store.leases()
         if lease.state is LeaseState.QUARANTINED
     )
-    operator_actions.release_device(bench.manager, waiting.address, None)
+    release(bench, waiting.address)
     assert states(book) == [RequestState.BOUND, RequestState.UNBOUND]
     is_whole(bench, book, first)
 
@@ -326,5 +326,5 @@ def test_what_waits_in_quarantine_of_before_is_no_part_of_what_is_bound_since(
     book.bind({third.uuid: binding(bench, GPU), fourth.uuid: binding(bench, FPGA)})
     assert book.unbind([fourth.uuid]) == 1
     is_whole(bench, book, third)
-    operator_actions.release_device(bench.manager, waiting.address, None)
+    release(bench, waiting.address)
     is_whole(bench, book, third)
