@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -39,9 +39,8 @@ Build = Callable[..., TestHost]
 
 
 @pytest.fixture
-def host_of(tmp_path: Path) -> Iterator[Build]:
+def host_of(make_bench: Build) -> Build:
     """Return a function that builds a host with two cards and a parent."""
-    made: list[TestHost] = []
 
     def build(*, cdev: bool = True, groups: bool = True) -> TestHost:
         spec = HostSpec(
@@ -51,12 +50,9 @@ def host_of(tmp_path: Path) -> Iterator[Build]:
             vfio_groups=groups,
         )
         named = [*(f'{{"address": "{each}"}}' for each in CARDS), MTTY]
-        made.append(TestHost(tmp_path, spec, device_spec=named))
-        return made[-1].__enter__()
+        return make_bench(spec, device_spec=named)
 
-    yield build
-    for each in made:
-        each.close()
+    return build
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
@@ -245,11 +241,8 @@ def test_where_a_group_has_a_node_no_device_is_bound(
 ) -> None:
     """The node of the group answers without the reset that a bind makes."""
     host = host_of()
-    monkeypatch.setattr(FakeKernel, "probe_vfio_device", _never)
+    never = mock.Mock(side_effect=AssertionError("a device was bound"))
+    monkeypatch.setattr(FakeKernel, "probe_vfio_device", never)
     for device in (CARD, SLOT):
         host.plug(1, device)
         assert host.unplug(1) == 1
-
-
-def _never(_kernel: FakeKernel, name: str) -> int:
-    raise AssertionError(f"{name} was bound")

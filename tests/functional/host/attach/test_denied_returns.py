@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+from unittest import mock
 
 import pytest
 
@@ -56,8 +57,15 @@ def records(host: TestHost) -> list[str]:
     return sorted(each.name for each in Path(host.root, "run/os_acc").glob("*.lease"))
 
 
-def die(*_args: Any, **_options: Any) -> NoReturn:
-    raise KeyboardInterrupt
+DIES = mock.Mock(side_effect=KeyboardInterrupt)
+
+
+def die_before_the_release(host: TestHost) -> None:
+    """Let an unplug end before the plugin has released the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os_acc.plugins.loader.Plugins.call", DIES)
+        with pytest.raises(KeyboardInterrupt):
+            host.unplug(1)
 
 
 @LIMITS
@@ -112,12 +120,9 @@ def test_a_held_device_is_not_prepared_again(host):
     assert host.unplug(1) == 1
 
 
-def test_a_crash_before_the_release_is_survived(host, monkeypatch):
+def test_a_crash_before_the_release_is_survived(host):
     host.plug(1, CARD)
-    with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
-        with pytest.raises(KeyboardInterrupt):
-            host.unplug(1)
+    die_before_the_release(host)
     assert records(host) == [f"{CARD}.lease"]
     limit_to(host, OTHER)
     host.restart()
@@ -142,7 +147,7 @@ def test_a_crash_before_the_helper_takes_the_device_is_survived(host, monkeypatc
 
 def test_a_reboot_does_not_end_the_permission_to_release(host, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Helper, "take", die)
+        patch.setattr(Helper, "take", DIES)
         patch.setattr(Lifecycle, "_roll_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             host.plug(1, CARD)
@@ -153,13 +158,10 @@ def test_a_reboot_does_not_end_the_permission_to_release(host, monkeypatch):
     assert vendor.Stepping.results == ["1", "0"]
 
 
-def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
+def test_a_lost_store_does_not_lose_the_release(host):
     """The functions are back on the host, and the plugin has not released them."""
     host.plug(1, CARD)
-    with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
-        with pytest.raises(KeyboardInterrupt):
-            host.unplug(1)
+    die_before_the_release(host)
     lose_store(host)
     limit_to(host, OTHER)
     assert "which the store has lost" in str(host.rejected(CARD))

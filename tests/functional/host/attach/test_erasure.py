@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from unittest import mock
 
 import pytest
 
@@ -277,12 +278,9 @@ def test_a_restart_and_a_reboot_continue_the_erasure(host):
 def test_a_crash_after_the_last_call_erases_nothing_twice(host, monkeypatch):
     use(host)
     advance(host, acme.BLOCKS - 1)
-
-    def dies(*_args: object) -> None:
-        raise exception.HelperLost("killed")
-
+    lost = exception.HelperLost("killed")
     with monkeypatch.context() as patch:
-        patch.setattr(Helper, "forget", dies)
+        patch.setattr(Helper, "forget", mock.Mock(side_effect=lost))
         advance(host, 1)
     (lease,) = erasing(host)
     assert lease.erased == 1.0
@@ -305,11 +303,8 @@ def test_one_caller_at_a_time_erases_a_device(host):
 def test_a_plug_that_fails_before_the_device_leaves_the_host_erases_nothing(
     host, monkeypatch
 ):
-    def fails(self, handle, steps) -> None:
-        raise RuntimeError("no")
-
     with monkeypatch.context() as patch:
-        patch.setattr(acme.Erases, "prepare", fails)
+        patch.setattr(acme.Erases, "prepare", mock.Mock(side_effect=RuntimeError))
         with pytest.raises(exception.PluginFailed):
             host.plug(1, CARD)
     assert host.manager.store.leases() == ()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -60,10 +61,8 @@ def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host: TestHost) -> None:
 def test_a_plugin_that_gives_another_address_fails_with_its_error(
     host: TestHost, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    def prepare(*_: object) -> None:
-        raise exception.DeviceInUse("its firmware is busy", address=place)
-
-    monkeypatch.setattr(plugin_steps, "prepare", prepare)
+    busy = exception.DeviceInUse("its firmware is busy", address=place)
+    monkeypatch.setattr(plugin_steps, "prepare", mock.Mock(side_effect=busy))
     with pytest.raises(exception.DeviceInUse, match="busy"):
         host.plug(1, vfs(host)[0])
     assert host.manager.store.leases() == ()

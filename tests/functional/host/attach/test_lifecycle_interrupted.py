@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -47,10 +48,7 @@ def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monke
 def test_an_interrupted_plug_goes_back(bench, monkeypatch):
     """Ctrl-C in the command interrupts a plug in this way."""
     before = bench.kernel.snapshot()
-
-    def interrupt(root, lease):
-        raise KeyboardInterrupt
-
+    interrupt = mock.Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(verification, "check_viable", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.plug(1, FPGA)
@@ -60,14 +58,9 @@ def test_an_interrupted_plug_goes_back(bench, monkeypatch):
 
 def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
     before, store = bench.kernel.snapshot(), bench.manager.store
-
-    def is_full(_leases):
-        raise exception.StateUnavailable(
-            "no space is left for the store", reason=exception.StateReason.FULL
-        )
-
+    full = exception.StateUnavailable("no space", reason=exception.StateReason.FULL)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "replace", is_full)
+        patch.setattr(store, "replace", mock.Mock(side_effect=full))
         with raises(exception.StateReason.FULL) as raised:
             bench.plug(1, FPGA)
     assert "cannot record" in raised.value.__notes__[0]
@@ -100,7 +93,7 @@ def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch)
 # -- after the end of the process --------------------------------------------------
 
 
-def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def die_at_commit(bench: TestHost, number: int = 1, address: str = GPU) -> None:
     """Let a plug die when it would record its last step."""
     store = bench.manager.store
     replace = store.replace
@@ -114,26 +107,23 @@ def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return replace(leases)
 
-    monkeypatch.setattr(store, "replace", die)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            bench.plug(number, address)
 
 
-def test_the_next_operation_of_the_consumer_settles_as_well(bench, monkeypatch):
+def test_the_next_operation_of_the_consumer_settles_as_well(bench):
     first = bench.manager
-    forget_commit(bench, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        bench.plug(1, GPU)
-    monkeypatch.undo()
+    die_at_commit(bench)
     assert bench.manager is first
     bench.plug(1, FPGA)
     assert bench.plugged(1) == [FPGA]
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
-def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
-    forget_commit(bench, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        bench.plug(1, GPU)
-    monkeypatch.undo()
+def test_a_start_leaves_alone_what_others_are_at(bench):
+    die_at_commit(bench)
     deadline = time.monotonic() + 60
     with bench.manager.locks.hold([consumer_lock(uuid_of(1))], deadline):
         bench.restart()
@@ -142,12 +132,9 @@ def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
     assert bench.manager.store.leases() == ()
 
 
-def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, caplog):
-    for number, address in ((1, GPU), (2, FPGA)):
-        with pytest.MonkeyPatch.context() as patch:
-            forget_commit(bench, patch)
-            with pytest.raises(KeyboardInterrupt):
-                bench.plug(number, address)
+def test_one_record_that_cannot_be_settled_stops_no_start(bench, caplog):
+    die_at_commit(bench)
+    die_at_commit(bench, 2, FPGA)
     bench.kernel.fail(GPU, "drivers_probe", times=None)
     bench.restart()
     assert bench.plugged(1) == [GPU]

@@ -34,11 +34,7 @@ FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch):
     entries = bench.plug(1, GPU)
     arguments, writes = request(bench.provider(GPU)), bench.kernel.writes()
-
-    def look(*_arguments: object) -> None:
-        raise AssertionError("the whole host is looked at")
-
-    monkeypatch.setattr(discovery, "discover", look)
+    monkeypatch.setattr(discovery, "discover", None)
     assert bench.manager.plug(instance(1), *arguments) == entries
     assert bench.manager.plug(instance(1), None, None) == entries
     assert bench.kernel.writes() == writes

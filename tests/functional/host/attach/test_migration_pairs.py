@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -108,11 +109,8 @@ def test_a_plugin_that_fails_states_nothing(
 ) -> None:
     host = host_of()
     host.plug(1, SLOT)
-
-    def fail(*_: object) -> str:
-        raise RuntimeError("no licence")
-
-    monkeypatch.setattr(MdevPlugin, "migration_profile", fail)
+    failing = mock.Mock(side_effect=RuntimeError("no licence"))
+    monkeypatch.setattr(MdevPlugin, "migration_profile", failing)
     with pytest.raises(exception.PluginFailed, match="no licence"):
         described(host)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -32,9 +33,8 @@ RELEASE = "proc/sys/kernel/osrelease"
 
 
 @pytest.fixture
-def host_of(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
+def host_of(make_bench: Callable[..., TestHost]) -> Callable[..., TestHost]:
     """Return a function that builds a host whose drivers give an answer."""
-    made: list[TestHost] = []
 
     def build(answer: tuple[int, int] = ANSWER, *specs: str) -> TestHost:
         assert NIC.sriov
@@ -42,14 +42,9 @@ def host_of(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
         nic = dataclasses.replace(NIC, sriov=sriov)
         parent = mtty(migration=answer)
         spec = dataclasses.replace(SPEC, functions=(nic,), mdev_parents=(parent,))
-        named = [*(specs or (AUTO, MTTY))]
-        made.append(TestHost(tmp_path, spec, device_spec=named))
-        made[-1].__enter__()
-        return made[-1]
+        return make_bench(spec, device_spec=[*(specs or (AUTO, MTTY))])
 
-    yield build
-    for each in made:
-        each.close()
+    return build
 
 
 @pytest.fixture
@@ -167,12 +162,9 @@ def test_a_plug_does_not_depend_on_the_answer(
     host_of: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = host_of()
-
-    def fail(_kernel: FakeKernel, _group: int, name: str) -> tuple[int, int]:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-
+    failure = OSError(errno.EIO, os.strerror(errno.EIO))
     with monkeypatch.context() as patch:
-        patch.setattr(FakeKernel, "migration", fail)
+        patch.setattr(FakeKernel, "migration", mock.Mock(side_effect=failure))
         use(host, VF)
     assert support(host, VF) is None
     use(host, VF)

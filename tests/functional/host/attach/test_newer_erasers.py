@@ -9,6 +9,7 @@ import errno
 import json
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
+from unittest import mock
 
 import pytest
 
@@ -272,10 +273,8 @@ def test_a_retried_rollback_of_a_plug_that_took_no_device_owes_nothing(
 ):
     """The plugin erases the device, but no consumer has had it."""
     upgrade()
-
-    def refuse(*_args: object) -> None:
-        raise exception.DeviceInUse("acmed uses it", address=CARD)
-
+    busy = exception.DeviceInUse("acmed uses it", address=CARD)
+    refuse = mock.Mock(side_effect=busy)
     with monkeypatch.context() as patch:
         patch.setattr(acme.Erases, "prepare", refuse)
         patch.setattr(acme.Erases, "release", refuse)

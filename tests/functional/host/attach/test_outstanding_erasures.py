@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -153,13 +154,10 @@ def test_a_damaged_record_of_the_helper_is_replaced(host):
 
 
 def test_force_gives_up_the_plugins_release_but_not_the_data(host, monkeypatch):
-    def fails(self, handle, steps) -> None:
-        raise RuntimeError("no")
-
     host.plug(1, CARD)
     acme.write_medium(host.root, CARD)
     with monkeypatch.context() as patch:
-        patch.setattr(acme.Erases, "release", fails)
+        patch.setattr(acme.Erases, "release", mock.Mock(side_effect=RuntimeError))
         with pytest.raises(exception.DevicesUnreleased):
             host.unplug(1)
         release(host, CARD, force=True)

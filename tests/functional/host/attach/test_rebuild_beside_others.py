@@ -13,7 +13,7 @@ from os_acc.attach.lifecycle import Lifecycle
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import raises
-from tests.functional.host.attach.test_rebuild import die, plug, start, vm_images
+from tests.functional.host.attach.test_rebuild import kill, plug, start, vm_images
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A, PCI_B, PF, by_trait, published
 from tests.unit.fpga import CRYPTO, GZIP
@@ -26,14 +26,6 @@ def images(two_functions) -> dict[str, str]:
     plug(two_functions, found[GZIP], PF)
     assert published(two_functions) == {GZIP}
     return found
-
-
-def kill(host: TestHost, image: str) -> None:
-    """End a rebuild once the contents are recorded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lifecycle, "reestablish", die)
-        with pytest.raises(KeyboardInterrupt):
-            start(host, image)
 
 
 def as_it_is(host: TestHost, number: int, _function: str) -> list[Any]:

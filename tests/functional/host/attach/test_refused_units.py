@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -183,12 +184,8 @@ def test_an_answer_that_may_change_is_not_remembered(
     make_bench: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = make_bench(HostSpec((drive(NvmeSpec()),)))
-    error = exception.HostStepFailed("the controller is busy")
-
-    def prepare(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(NvmePlugin, "prepare", prepare)
+    busy = exception.HostStepFailed("the controller is busy")
+    monkeypatch.setattr(NvmePlugin, "prepare", mock.Mock(side_effect=busy))
     with pytest.raises(exception.HostStepFailed):
         host.plug(1, DRIVE)
     assert units(host) == Units(1, 0)
@@ -200,11 +197,8 @@ def test_every_plugin_may_refuse_a_device_for_good(
     gpu = "0000:5e:00.0"
     host = make_bench()
     reason = exception.StepReason.UNSUITABLE
-
-    def prepare(*_: object) -> None:
-        raise exception.HostStepFailed("its firmware is too old", reason=reason)
-
-    monkeypatch.setattr(PciPlugin, "prepare", prepare)
+    old = exception.HostStepFailed("its firmware is too old", reason=reason)
+    monkeypatch.setattr(PciPlugin, "prepare", mock.Mock(side_effect=old))
     assert refuse(host, address=gpu) == "its firmware is too old"
     assert fault(host, gpu) == "its firmware is too old"
     assert units(host, gpu).reserved == 1

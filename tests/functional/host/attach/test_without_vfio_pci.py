@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,16 +55,14 @@ def kind(request: pytest.FixtureRequest, install_plugins: Callable[..., None]) -
 
 
 @pytest.fixture
-def make_host(tmp_path: Path) -> Iterator[MakeHost]:
+def make_host(make_bench: MakeHost) -> MakeHost:
     """Return a function that builds a host without vfio-pci."""
-    with ExitStack() as stack:
 
-        def make(spec: HostSpec, *named: str) -> TestHost:
-            without = dataclasses.replace(spec, vfio=False)
-            host = TestHost(tmp_path, without, device_spec=list(named))
-            return stack.enter_context(host)
+    def make(spec: HostSpec, *named: str) -> TestHost:
+        without = dataclasses.replace(spec, vfio=False)
+        return make_bench(without, device_spec=list(named))
 
-        yield make
+    return make
 
 
 def test_a_guest_gets_it_and_keeps_it_after_a_reboot(

@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -323,10 +324,8 @@ def test_an_interrupt_gives_the_device_back(
 def test_kills_are_skipped_without_a_helper_of_their_own(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(self: Touches, job: object) -> bool:
-        raise hardware.RuleBroken("HelperUnavailable('sudo')")
-
-    monkeypatch.setattr(Touches, "run", run)
+    broken = hardware.RuleBroken("HelperUnavailable('sudo')")
+    monkeypatch.setattr(Touches, "run", mock.Mock(side_effect=broken))
 
     found = results(console, "--device", GPU, "--check", KILLS)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -235,10 +236,8 @@ def test_the_release_ends_once_another_card_is_in_the_place_of_the_parent(steppi
 
 
 def test_a_release_that_fails_while_the_parent_is_there_is_owed(stepping, monkeypatch):
-    def gone(*_arguments):
-        raise exception.DeviceGone("the firmware has no such unit")
-
-    monkeypatch.setattr(mdev_vendor.Stepping, "release", gone)
+    gone = exception.DeviceGone("the firmware has no such unit")
+    monkeypatch.setattr(mdev_vendor.Stepping, "release", mock.Mock(side_effect=gone))
     stepping.plug(1, TYPES[2])
 
     with pytest.raises(exception.DevicesUnreleased, match="no such unit"):

@@ -11,7 +11,8 @@ import threading
 import time
 from concurrent import futures
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,7 +20,6 @@ from os_acc import exception, service
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
-from os_acc.plugins import base
 from os_acc.plugins.nvidia import NvidiaPlugin
 from os_acc.privsep import StepTarget, vgpu
 from os_acc.testing import HostSpec, TestHost, hosts, instance
@@ -415,11 +415,8 @@ def test_a_guest_gets_its_type_while_no_scan_succeeds(
 ) -> None:
     host.plug(1, VFS[0])
     host.kernel.reboot()
-
-    def fail(plugin: NvidiaPlugin, candidates: base.Candidates) -> NoReturn:
-        raise RuntimeError("no scan")
-
-    monkeypatch.setattr(NvidiaPlugin, "discover", fail)
+    failing = mock.Mock(side_effect=RuntimeError("no scan"))
+    monkeypatch.setattr(NvidiaPlugin, "discover", failing)
     host.restart().plug(instance(1), None, None)
     assert type_of(host, VFS[0]) == HALF
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -180,9 +181,8 @@ def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path: Path) -> None:
 def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(
     host: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_args: object) -> None:
-        raise exception.HelperUnavailable("sudo: a password is required")
-
+    error = exception.HelperUnavailable("sudo: a password is required")
+    refused = mock.Mock(side_effect=error)
     with monkeypatch.context() as patch:
         patch.setattr(Helper, "run_step", refused)
         with pytest.raises(exception.HelperUnavailable) as raised:

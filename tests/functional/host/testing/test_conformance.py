@@ -97,24 +97,17 @@ CASES = [
 
 
 @pytest.fixture
-def make_host(
-    tmp_path: Path, install_plugins: Callable[..., None]
-) -> Iterator[Callable[..., TestHost]]:
+def make_host(make_bench, install_plugins) -> Iterator[MakeHost]:
     """Return a function that builds a host with a plugin and its card."""
-    made: list[TestHost] = []
 
     def make(plugin: str, vfs: int = 0) -> TestHost:
         install_plugins(bad=f"{planted.HERE}:{plugin}")
         function = planted.card_with_vfs(vfs) if vfs else planted.card()
-        host = TestHost(tmp_path, HostSpec((function,)), enabled_plugins=["bad"])
-        made.append(host.__enter__())
-        return host
+        return make_bench(HostSpec((function,)), enabled_plugins=["bad"])
 
     yield make
     planted.IgnoresDeadline.gate.set()
     planted.StartsThread.gate.set()
-    for host in made:
-        host.close()
     while planted.OpensAtScan.files:
         os.close(planted.OpensAtScan.files.pop())
 
