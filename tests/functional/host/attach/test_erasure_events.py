@@ -14,9 +14,9 @@ from tests.functional.host.attach.numa_host import (
     FAR,
     NEAR,
     VF_NODES,
-    VF_SPEC,
+    again,
     plug,
-    set_nodes,
+    with_vfs,
 )
 from tests.unit import acme
 from tests.unit.acme import advance, erasing
@@ -36,9 +36,7 @@ def host(make_bench, install_plugins) -> TestHost:
 def of_vfs(make_bench, install_plugins) -> TestHost:
     """Return a host with VFs in several cells, which a plugin erases."""
     install_plugins(acme="tests.unit.acme:ErasesPci")
-    host = make_bench(VF_SPEC)
-    set_nodes(host, VF_NODES)
-    return host
+    return with_vfs(make_bench)
 
 
 def held(host: TestHost, number: int) -> list[Lease]:
@@ -119,8 +117,7 @@ def test_a_replaced_device_is_erased_and_the_other_one_is_not(of_vfs):
     (first,) = plug(of_vfs, CARD, cells=None, **REQUIRED)
     assert first["pci_id"] == FAR
     acme.write_medium(of_vfs.root, FAR)
-    in_cell = instance(1) | {"numa_cells": [0]}
-    (entry,) = of_vfs.manager.plug(in_cell, None, None)
+    (entry,) = again(of_vfs, [0])
     assert (entry["pci_id"], entry["uuid"]) == (NEAR, first["uuid"])
     assert erasing(of_vfs) == [FAR]
     acme.write_medium(of_vfs.root, NEAR)
@@ -133,15 +130,14 @@ def test_a_replaced_device_is_erased_and_the_other_one_is_not(of_vfs):
 def test_the_guest_does_not_go_back_to_a_device_before_it_is_erased(of_vfs):
     plug(of_vfs, CARD, cells=None, **REQUIRED)
     acme.write_medium(of_vfs.root, FAR)
-    of_vfs.manager.plug(instance(1) | {"numa_cells": [0]}, None, None)
+    again(of_vfs, [0])
     advance(of_vfs, 1)
-    in_the_former = instance(1) | {"numa_cells": [VF_NODES[FAR]]}
     with pytest.raises(exception.OsAccError, match="cell"):
-        of_vfs.manager.plug(in_the_former, None, None)
+        again(of_vfs, [VF_NODES[FAR]])
     assert [str(each.address) for each in held(of_vfs, 1)] == [NEAR]
     assert erasing(of_vfs) == [FAR]
     advance(of_vfs)
-    (entry,) = of_vfs.manager.plug(in_the_former, None, None)
+    (entry,) = again(of_vfs, [VF_NODES[FAR]])
     assert entry["pci_id"] == FAR
     assert not acme.has_data(of_vfs.root, FAR)
     assert erasing(of_vfs) == [NEAR]

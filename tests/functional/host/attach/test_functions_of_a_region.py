@@ -22,6 +22,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.attach.test_rebuild import vm_image
 from tests.unit import acme_card
 from tests.unit.acme_card import (
     INTERFACE,
@@ -108,8 +109,7 @@ def by_trait_and_image(host: TestHost, number: int, function: str) -> list[Any]:
 
 def guest(host: TestHost, function: str, number: int = 1) -> dict[str, Any]:
     """Return an instance whose image identifies a function."""
-    said = {"accel:function_name": None, "accel:function_id": function}
-    image = upload(host, f"vm-{number}", tags=None, **said)
+    image = vm_image(host, f"vm-{number}", **{"accel:function_id": function})
     return instance(number) | {"image_id": image}
 
 

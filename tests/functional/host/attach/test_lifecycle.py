@@ -10,9 +10,7 @@ from os_acc import exception
 from os_acc.testing import HostSpec, hosts
 from tests.expected_errors import raises
 
-GPU, AUDIO, VMD_DISK = "0000:17:00.0", "0000:17:00.1", "10000:01:00.0"
-#: A disk would be erased after its return.
-UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
+GPU = "0000:17:00.0"
 
 
 def test_a_disk_in_a_domain_of_32_bits_goes_to_vfio_pci_and_comes_back(make_bench):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+from pathlib import Path
 
 import pytest
 
@@ -38,16 +38,10 @@ def host(make_bench) -> TestHost:
     return bench
 
 
-def remove(bench: TestHost) -> None:
-    """Remove the store's files, as an operator does by mistake."""
-    for name in os.listdir(bench.state_path):
-        if name.startswith("os_acc.sqlite"):
-            os.unlink(os.path.join(bench.state_path, name))
-
-
 def lose(bench: TestHost) -> None:
-    """Remove the store, and let the process detect it."""
-    remove(bench)
+    """Remove the store, as an operator does by mistake; the process detects it."""
+    for file in Path(bench.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
     with pytest.raises(StoreDamaged):
         bench.manager.store.leases()
 
@@ -156,13 +150,11 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
     """The identity of the store is the same: only the helper detects the difference."""
     host.plug(1, GPU)
     host.unplug(1)
-    file = os.path.join(host.state_path, "os_acc.sqlite")
-    with open(file, "rb") as store:
-        yesterday = store.read()
+    file = Path(host.state_path, "os_acc.sqlite")
+    yesterday = file.read_bytes()
     host.plug(2, GPU, attach_target="none")
     selected, specs = request(host.provider(GPU))
-    with open(file, "wb") as store:
-        store.write(yesterday)
+    file.write_bytes(yesterday)
     with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
         host.manager.plug(instance(3), selected, specs)
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
@@ -268,9 +260,7 @@ def test_what_the_configuration_names_no_more_can_be_released(host):
 def test_a_damaged_record_is_released_by_its_operator(host):
     host.plug(1, GPU, attach_target="host")
     lose(host)
-    path = f"{host.root}/run/os_acc/{GPU}.lease"
-    with open(path, "w") as file:
-        file.write("rubbish")
+    Path(host.root, "run/os_acc", f"{GPU}.lease").write_text("rubbish")
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     for address in (GPU, AUDIO):
         release(host, address)

@@ -19,6 +19,7 @@ from tests.functional.host.attach.numa_host import (
     SPEC,
     UNKNOWN,
     WORDS,
+    again,
     plug,
     policy_from,
     set_nodes,
@@ -31,11 +32,6 @@ PREFERRED = {"accel1:numa_policy": "preferred"}
 @pytest.fixture
 def host(make_bench) -> TestHost:
     return make_bench(SPEC)
-
-
-def again(host: TestHost, cells: object, **info: object) -> list[dict[str, object]]:
-    """Plug the recorded accelerators of the guest in these cells."""
-    return host.manager.plug(instance(1) | {"numa_cells": cells} | info, None, None)
 
 
 def affinities(host: TestHost) -> list[str | None]:

@@ -22,7 +22,8 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nova import FakeProviderTree, instance, request
-from tests.unit.fpga import CARD, CRYPTO, held, upload
+from tests.functional.host.attach.test_rebuild import images_of
+from tests.unit.fpga import CARD, CRYPTO, held
 
 PORT = "mtty/mtty-1/0"
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
@@ -268,10 +269,7 @@ def test_rebuild_leaves_the_accelerators_attached(
 
 
 def test_rebuild_with_another_function_programs_the_region(fpgas: TestHost) -> None:
-    upload(fpgas)
-    upload(fpgas, "crypto", CRYPTO)
-    unsaid = {"accel:function_id": None, "accel:function_name": "crypto"}
-    image = upload(fpgas, "image of the server", tags=None, **unsaid)
+    image = images_of(fpgas)[CRYPTO]
     selected, extra_specs = request(fpgas.provider(CARD))
     plugged = fpgas.manager.plug(instance(SERVER), selected, extra_specs)
     rebuilt = instance(SERVER) | {"image_id": image}

@@ -16,7 +16,7 @@ from os_acc.testing import HostSpec, TestHost, hosts, instance
 from os_acc.testing.mdevs import mtty
 from tests.expected_errors import raises
 from tests.functional.host.attach import test_variant_drivers as variants
-from tests.functional.host.attach.numa_host import plug, set_nodes
+from tests.functional.host.attach.numa_host import again, plug, set_nodes
 from tests.unit.plugins import staying_vendor, vgpus
 
 MTTY = ('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}',)
@@ -136,8 +136,7 @@ def test_a_vgpu_is_replaced_by_one_that_the_cells_of_the_guest_allow(
     (entry,) = plug(host, near, **{"accel1:numa_policy": "required"})
     assert entry["pci_id"] == near
 
-    moved = instance(1) | {"numa_cells": (1,)}
-    (entry,) = host.manager.plug(moved, None, None)
+    (entry,) = again(host, [1])
 
     assert entry["pci_id"] == far
     assert [vgpus.type_of(host, each) for each in (near, far)] == [0, vgpus.HALF]

@@ -45,6 +45,13 @@ def conformance(console: Console, *arguments: str) -> Ran:
     return console.run("conformance", *arguments)
 
 
+def refused(console: Console, *arguments: str) -> str:
+    """Return the message of a command that fails."""
+    ran = conformance(console, *arguments, *QUICK)
+    assert ran.status == 1
+    return ran.err
+
+
 def results(console: Console, *arguments: str) -> dict[str, str]:
     ran = conformance(console, *arguments, "--yes", "-f", "json")
     return {row["Check"]: row["Result"] for row in json.loads(ran.out)}
@@ -124,10 +131,7 @@ def test_a_device_that_is_not_offered_is_refused(
 ) -> None:
     console.configure(spec)
 
-    ran = conformance(console, "--device", address, *QUICK)
-
-    assert ran.status == 1
-    error, _, hint = ran.err.partition("\nhint: ")
+    error, _, hint = refused(console, "--device", address).partition("\nhint: ")
     assert f"{address} is not offered: {reason}" in error
     assert remedy in hint
 
@@ -140,11 +144,9 @@ def test_a_unit_that_mediated_devices_lack_is_refused(tmp_path: Path) -> None:
         (provider,) = host.restart(device_spec=[MTTY]).discover().providers.values()
         units = len(provider.device.handles)
 
-        ran = conformance(console, "--device", f"mtty/mtty-2/{units}", *QUICK)
-
-    assert ran.status == 1
-    assert f"is not offered: it has {units} units" in ran.err
-    assert f"hint: check another one: --device mtty/mtty-2/{units - 1}" in ran.err
+        error = refused(console, "--device", f"mtty/mtty-2/{units}")
+    assert f"is not offered: it has {units} units" in error
+    assert f"hint: check another one: --device mtty/mtty-2/{units - 1}" in error
 
 
 def test_a_function_that_cannot_be_read_is_refused(console: Console) -> None:
@@ -153,27 +155,21 @@ def test_a_function_that_cannot_be_read_is_refused(console: Console) -> None:
     node.unlink()
     node.write_text("two\n")
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    assert f"{GPU} is not offered: it is unreadable: " in ran.err
+    error = refused(console, "--device", GPU)
+    assert f"{GPU} is not offered: it is unreadable: " in error
 
 
 def test_a_card_with_a_leased_vf_is_refused(console: Console) -> None:
     console.bench.restart(device_spec=[WITH_VFS])
     console.bench.plug(1, VF)
 
-    ran = conformance(console, "--device", "0000:3b:00.0", *QUICK)
-
-    assert ran.status == 1
-    assert "0000:3b:00.0 is not offered" in ran.err
+    error = refused(console, "--device", "0000:3b:00.0")
+    assert "0000:3b:00.0 is not offered" in error
 
 
 def test_another_plugin_is_refused(console: Console) -> None:
-    ran = conformance(console, "--device", GPU, "--plugin", "dfl", *QUICK)
-
-    assert ran.status == 1
-    assert f"the plugin pci offers {GPU}, not dfl" in ran.err
+    error = refused(console, "--device", GPU, "--plugin", "dfl")
+    assert f"the plugin pci offers {GPU}, not dfl" in error
 
 
 @pytest.mark.parametrize(("answer", "status"), [("yes\n", 0), ("y\n", 1), ("", 1)])
@@ -201,11 +197,9 @@ def test_a_broken_rule_is_reported(
 
     monkeypatch.setattr(PciPlugin, "release", release)
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    assert "unplug_restores_the_host failed: an unplug restores the device" in ran.err
-    assert "driver_override='acme'" in ran.err
+    error = refused(console, "--device", GPU)
+    assert "unplug_restores_the_host failed: an unplug restores the device" in error
+    assert "driver_override='acme'" in error
 
 
 def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
@@ -218,10 +212,7 @@ def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
         bench.unplug()
     console.bench.end_faults()
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    error, _, hint = ran.err.partition("\nhint: ")
+    error, _, hint = refused(console, "--device", GPU).partition("\nhint: ")
     assert f"{GPU} of {bench.instance(0)['uuid']}" in error
     assert "is quarantined: " in error
     assert hint.startswith(f"run 'os-acc device release {GPU}'")
@@ -243,11 +234,10 @@ def test_the_device_of_another_instance_is_refused(
     store = console.bench.manager.store
     store.replace([dataclasses.replace(each, state=state) for each in store.leases()])
     before = store.leases()
-    ran = conformance(console, "--device", GPU, *QUICK)
-    assert ran.status == 1
+    error = refused(console, "--device", GPU)
     assert store.leases() == before
-    assert f"{GPU} is leased to" in ran.err
-    assert ran.err.partition("\nhint: ")[2].strip() == hint
+    assert f"{GPU} is leased to" in error
+    assert error.partition("\nhint: ")[2].strip() == hint
 
 
 def run_in_a_process(console: Console) -> int:

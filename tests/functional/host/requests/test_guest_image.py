@@ -15,6 +15,7 @@ from os_acc import exception
 from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.testing import instance, uuid_of
+from tests.functional.host.attach import test_rebuild
 from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, POWER_ON, held, upload
 
 
@@ -47,8 +48,7 @@ def binding(bench, place=CARD, **more):
 
 
 def vm_image(bench, function=GZIP):
-    unsaid = {"accel:function_id": None, "accel:function_name": None}
-    return upload(bench, "vm", tags=None, **unsaid | {"function_id": function})
+    return test_rebuild.vm_image(bench, "vm", function_id=function)
 
 
 def test_the_image_of_a_bound_request_names_its_function(fpgas, book):

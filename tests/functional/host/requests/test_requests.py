@@ -345,12 +345,10 @@ def test_a_flavor_that_names_a_profile_is_plugged_as_its_groups(bench, book):
 def plug_two(bench, **more):
     """Plug a flavor with the profile "two" and these other extra specs."""
     gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
-    selected = {
-        "allocations": {
-            gpu.uuid: {"resources": {GPUS: 1}},
-            fpga.uuid: {"resources": {FPGAS: 1}},
-        },
-        "mappings": {"device_profile_0": [gpu.uuid], "device_profile_1": [fpga.uuid]},
+    selected, _specs = request(gpu, fpga)
+    selected["mappings"] = {
+        "device_profile_0": [gpu.uuid],
+        "device_profile_1": [fpga.uuid],
     }
     specs = {"accel:device_profile": "two", **more}
     return bench.manager.plug(instance(1), selected, specs)
@@ -375,13 +373,8 @@ def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench
 
 def test_a_group_of_the_flavors_own_is_of_no_profile(bench, book):
     gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
-    selected = {
-        "allocations": {
-            gpu.uuid: {"resources": {GPUS: 1}},
-            fpga.uuid: {"resources": {FPGAS: 1}},
-        },
-        "mappings": {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]},
-    }
+    selected, _specs = request(gpu, fpga)
+    selected["mappings"] = {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]}
     specs = {"accel:device_profile": "one", f"resources1:{FPGAS}": "1"}
     bench.manager.plug(instance(1), selected, specs)
     assert sorted(
