@@ -21,7 +21,6 @@ from os_acc import exception
 from os_acc.plugins import loader
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
-from tests.shares import Share
 from tests.stress import (
     created_flows,
     family_flows,
@@ -36,7 +35,6 @@ from tests.stress import (
 )
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.kills import Trial, Way
-from tests.stress.result_tables import NoteKills
 from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
@@ -93,9 +91,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return Stage(flow, bench, pristine, len(bench.kernel.writes()))
 
 
-def test_every_point_is_survived(
-    stage: Stage, place: str, note_kills: NoteKills, share: Share
-) -> None:
+def test_every_point_is_survived(stage, place, note_kills, share):
     recorded = _record(stage, os.path.join(place, "recorded"))
     # Calls that run side by side are recorded in another order each time.
     selected = share.select(sorted(recorded), SHARES)

@@ -25,7 +25,7 @@ from tests.stress.fault_flows import NEXT, Flow, Kind
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import INSTANCE, MIGRATION
 from tests.stress.full_disk import Disk
-from tests.stress.result_tables import Count, Counting
+from tests.stress.result_tables import Count
 from tests.stress.simulated_host import plug
 
 
@@ -86,9 +86,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return made
 
 
-def test_the_disk_is_full_at_each_write(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_the_disk_is_full_at_each_write(stage, place, counting):
     writes = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
     assert writes, "the flow writes nothing"
     trials = list(_trials(writes))

@@ -21,7 +21,7 @@ from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_steps import Steps, kill_all
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import AUDIO, GPU
-from tests.stress.result_tables import Count, Counting
+from tests.stress.result_tables import Count
 from tests.stress.simulated_host import plug, unfinished
 
 #: The ids of the replacement: a card of another vendor.
@@ -45,9 +45,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return fault_trials.stage_of(FLOWS[request.param], os.path.join(place, "stage"))
 
 
-def test_a_card_may_be_exchanged_at_any_step(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_a_card_may_be_exchanged_at_any_step(stage, place, counting):
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
 
     def attempt(number: int, address: str) -> Callable[[TestHost], None]:
@@ -68,9 +66,7 @@ def test_a_card_may_be_exchanged_at_any_step(
     assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
 
 
-def test_the_power_may_be_cut_at_any_step(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_the_power_may_be_cut_at_any_step(stage, place, counting):
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
 
     def attempt(number: int) -> Callable[[TestHost], None]:

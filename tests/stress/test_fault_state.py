@@ -120,8 +120,8 @@ def is_aside(bench: TestHost, content: bytes) -> bool:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_every_page_may_be_damaged_before_a_start(
-    sound: TestHost, leases, place: str, counting: Counting, damage
-) -> None:
+    sound, leases, place, counting, damage
+):
     def attempt(number: int) -> Callable[[TestHost], None]:
         def run(bench: TestHost) -> None:
             fault_store.damage_page(file_of(bench), number, damage)
@@ -145,9 +145,7 @@ def _unplugged(manager: Manager) -> int:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
-def test_every_page_may_be_damaged_in_use(
-    sound: TestHost, leases, place: str, counting: Counting, damage
-) -> None:
+def test_every_page_may_be_damaged_in_use(sound, leases, place, counting, damage):
     """The operation that detects it may fail; the next one is served."""
 
     def attempt(number: int) -> Callable[[TestHost], None]:
@@ -173,9 +171,7 @@ def test_every_page_may_be_damaged_in_use(
     survive(sound, place, counting, f"a page {damage.__name__}, in use", attempts)
 
 
-def test_every_record_may_be_wrong_in_one_bit(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
+def test_every_record_may_be_wrong_in_one_bit(sound, leases, place, counting):
     """SQLite finds no damage; each lease is reported, and blocks its devices."""
 
     def attempt(seed: int) -> Callable[[TestHost], None]:
@@ -196,9 +192,7 @@ def test_every_record_may_be_wrong_in_one_bit(
     survive(sound, place, counting, "a bit of each record", attempts)
 
 
-def test_the_tail_may_be_cut_off_anywhere(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
+def test_the_tail_may_be_cut_off_anywhere(sound, leases, place, counting):
     size = file_of(sound).stat().st_size
 
     def attempt(length: int) -> Callable[[TestHost], None]:
@@ -254,8 +248,8 @@ def without_a_column(bench: TestHost) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_table_or_a_column_may_be_missing_or_have_another_name(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
+    sound, leases, place, counting
+):
     def attempt(statements: Sequence[str]) -> Callable[[TestHost], None]:
         def run(bench: TestHost) -> None:
             execute(file_of(bench), *statements)
@@ -282,7 +276,7 @@ def test_a_table_or_a_column_may_be_missing_or_have_another_name(
 # -- no file, or an unreadable one --------------------------------------------
 
 
-def test_a_directory_in_its_place_is_told(bench: TestHost, leases) -> None:
+def test_a_directory_in_its_place_is_told(bench, leases):
     file = file_of(bench)
     elsewhere = file.with_name("elsewhere")
     file.rename(elsewhere)
@@ -296,7 +290,7 @@ def test_a_directory_in_its_place_is_told(bench: TestHost, leases) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o200])
-def test_a_file_that_may_not_be_read_is_reported(bench: TestHost, leases, mode) -> None:
+def test_a_file_that_may_not_be_read_is_reported(bench, leases, mode):
     file_of(bench).chmod(mode)
 
     def start() -> None:
@@ -318,9 +312,7 @@ def test_a_file_that_may_not_be_read_is_reported(bench: TestHost, leases, mode) 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", ".new"])
 @pytest.mark.parametrize("content", [b"", b"x", b"\xa5" * 8192, bytes(65536)])
-def test_a_foreign_file_beside_it_changes_nothing(
-    bench: TestHost, leases, suffix, content
-) -> None:
+def test_a_foreign_file_beside_it_changes_nothing(bench, leases, suffix, content):
     file_of(bench).with_name(f"os_acc.sqlite{suffix}").write_bytes(content)
     read(bench)
     check_serves(bench, leases, whole=True)

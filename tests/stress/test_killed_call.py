@@ -91,8 +91,8 @@ def check_restored(bench: TestHost, pristine: Snapshot) -> None:
 
 @pytest.mark.parametrize(("address", "attribute"), PLUG_WRITES)
 def test_a_plug_that_hangs_is_rolled_back_when_it_ends(
-    bench: TestHost, pristine: Snapshot, address: str, attribute: str
-) -> None:
+    bench, pristine, address, attribute
+):
     bench.kernel.hang(address, attribute)
     stop_while_it_hangs(bench, lambda: plug(bench.start_here(), INSTANCE, GPU))
 
@@ -105,8 +105,8 @@ def test_a_plug_that_hangs_is_rolled_back_when_it_ends(
 
 @pytest.mark.parametrize(("address", "attribute"), UNPLUG_WRITES)
 def test_an_unplug_that_hangs_is_finished_when_it_ends(
-    bench: TestHost, pristine: Snapshot, address: str, attribute: str
-) -> None:
+    bench, pristine, address, attribute
+):
     run(lambda: check_count(plug(bench.start_here(), INSTANCE, GPU), 1))
     bench.kernel.hang(address, attribute)
     stop_while_it_hangs(bench, lambda: bench.start_here().unplug({"uuid": INSTANCE}))
@@ -118,7 +118,7 @@ def test_an_unplug_that_hangs_is_finished_when_it_ends(
     check_restored(bench, pristine)
 
 
-def test_a_client_that_lives_is_left_alone(bench: TestHost, pristine: Snapshot) -> None:
+def test_a_client_that_lives_is_left_alone(bench, pristine):
     bench.kernel.hang(AUDIO, "unbind")
     client = Child(lambda: plug(bench.start_here(), INSTANCE, GPU))
     bench.kernel.wait_until_blocked()
@@ -139,9 +139,7 @@ def test_a_client_that_lives_is_left_alone(bench: TestHost, pristine: Snapshot) 
     check_restored(bench, pristine)
 
 
-def test_a_guest_that_started_meanwhile_keeps_its_device(
-    bench: TestHost, pristine: Snapshot
-) -> None:
+def test_a_guest_that_started_meanwhile_keeps_its_device(bench, pristine):
     """The plug's client died after its last write; a guest got the device."""
     bench.kernel.hang(AUDIO, "drivers_probe")
     stop_while_it_hangs(bench, lambda: plug(bench.start_here(), INSTANCE, GPU))

@@ -124,9 +124,7 @@ def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
 @pytest.mark.share(4)
 @pytest.mark.parametrize("who", Killed)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_tool_that_runs_on_has_its_card_alone(
-    request: pytest.FixtureRequest, cards: XrtHost, tool: str, who: Killed
-) -> None:
+def test_a_tool_that_runs_on_has_its_card_alone(request, cards, tool, who):
     cards.behave(**{tool: "hangs"})
     client = Child(plug(cards, FIRST, USER, "adder"))
     kill(who, client, caller_of_tool(cards, tool))

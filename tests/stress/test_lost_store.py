@@ -17,7 +17,6 @@ import pytest
 
 from os_acc.testing import Snapshot, TestHost
 from tests import run_figures
-from tests.shares import Share
 from tests.stress import lost_store, processes
 from tests.stress.lost_store import DEVICES, Holders, Kind, Loss, consumer
 from tests.stress.recorder import Point, Recorder
@@ -80,14 +79,8 @@ def stage(place: str) -> Stage:
 @pytest.mark.parametrize("kind", Kind, ids=lambda each: each.name.lower())
 @pytest.mark.parametrize("loss", Loss, ids=lambda each: each.name.lower())
 def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
-    request: pytest.FixtureRequest,
-    stage: Stage,
-    place: str,
-    loss: Loss,
-    kind: Kind,
-    has_it: bool,
-    share: Share,
-) -> None:
+    request, stage, place, loss, kind, has_it, share
+):
     wanted = DEVICES[kind][0 if has_it else 1]
     points = _record(stage, os.path.join(place, "recorded"), wanted, kind)
     profile = request.config.getoption("--hypothesis-profile")
@@ -166,8 +159,8 @@ def _lose(
     ],
 )
 def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
-    request: pytest.FixtureRequest, stage: Stage, place: str, seed: str, part: int
-) -> None:
+    request, stage, place, seed, part
+):
     """Both plug, and the store is lost at a random moment."""
     profile = request.config.getoption("--hypothesis-profile")
     count = _MOMENTS.get(profile, _FEW)

@@ -33,9 +33,7 @@ def cycles(pytestconfig: pytest.Config, share: Share) -> int:
     return share.reduce(CYCLES[profile], SHARES) if profile in CYCLES else _FEW
 
 
-def test_no_device_is_given_twice_and_none_is_lost(
-    request: pytest.FixtureRequest, place: str, cycles: int, seed: str
-) -> None:
+def test_no_device_is_given_twice_and_none_is_lost(request, place, cycles, seed):
     print(f"to have the same choices again: --hypothesis-seed={seed}")
     shared = SharedHost(place)
     pristine = shared.kernel.snapshot()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ class PageNode(ComputeNode):
 
 
 @pytest.mark.parametrize("page", device_pages.HOSTS)
-def test_a_server_of_the_flavor_has_the_device(tmp_path: Path, page: str) -> None:
+def test_a_server_of_the_flavor_has_the_device(tmp_path, page):
     specs = device_pages.flavor(page)
     number = sum(key.startswith("resources") for key in specs)
     with TestHost(tmp_path, device_pages.HOSTS[page]) as bench:

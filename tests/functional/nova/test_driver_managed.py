@@ -41,15 +41,13 @@ def driver() -> LibvirtDriver:
     return driver
 
 
-def test_the_guest_is_defined_with_the_function_unmanaged(
-    driver: LibvirtDriver,
-) -> None:
+def test_the_guest_is_defined_with_the_function_unmanaged(driver):
     guest = vconfig.LibvirtConfigGuest()
     driver._guest_add_accel_pci_devices(guest, [GPU, VF, GPU])
     assert [each.managed for each in guest.devices] == ["yes", "no", "yes"]
 
 
-def test_a_resumed_guest_gets_it_unmanaged_again() -> None:
+def test_a_resumed_guest_gets_it_unmanaged_again():
     entries: Any = [VF, GPU]
     found = GuestDevices.of_entries(entries).functions()
     assert {each.bus: each.managed for each in found} == {"17": "yes", "3b": "no"}

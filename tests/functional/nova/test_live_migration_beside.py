@@ -46,7 +46,7 @@ def cells(cloud: MdevCloud, host: str, server: dict[str, Any]) -> tuple[int, ...
     return lease.guest.cells
 
 
-def test_a_guest_moves_to_another_cell(other_cells: MdevCloud) -> None:
+def test_a_guest_moves_to_another_cell(other_cells):
     nova = other_cells.nova
     server = nova.create(IN_A_CELL, host=FIRST)
     assert (nova.cells_of(server), cells(other_cells, FIRST, server)) == ([0], (0,))
@@ -79,7 +79,7 @@ def with_nics(mdev_cloud: MdevCloud) -> MdevCloud:
     return mdev_cloud
 
 
-def test_a_device_of_nova_moves_with_the_guest(with_nics: MdevCloud) -> None:
+def test_a_device_of_nova_moves_with_the_guest(with_nics):
     nova = with_nics.nova
     server = nova.create(ONE | {"pci_passthrough:alias": "nic:1"}, host=FIRST)
     with_nics.check_held(server["id"], FIRST)

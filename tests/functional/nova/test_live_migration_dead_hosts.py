@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.functional.nova import mdev_hosts, test_live_migration
-from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
+from tests.functional.nova.mdev_hosts import PARENTS
 from tests.functional.nova.test_live_migration import check_both, check_stayed, stopped
 
 mdev_nodes, mdev_cloud = mdev_hosts.mdev_nodes, mdev_hosts.mdev_cloud
@@ -22,9 +21,7 @@ _ROLLBACK = "nova.compute.rpcapi.ComputeAPI.rollback_live_migration_at_destinati
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["delivered", "lost"])
-def test_the_target_dies(
-    pair: MdevCloud, server: dict[str, Any], is_lost: bool
-) -> None:
+def test_the_target_dies(pair, server, is_lost):
     """Nova's message waits for the target, unless the message broker loses it."""
     held = pair.check_attached(server, FIRST, 2)
     broker = mock.patch(_ROLLBACK) if is_lost else contextlib.nullcontext()
@@ -49,8 +46,8 @@ def test_the_target_dies(
 
 @pytest.mark.parametrize("is_defined", [True, False], ids=["defined", "undefined"])
 def test_the_source_dies_and_the_server_is_evacuated_to_the_target(
-    pair: MdevCloud, server: dict[str, Any], is_defined: bool
-) -> None:
+    pair, server, is_defined
+):
     held = pair.check_attached(server, FIRST, 2)
     with stopped(pair, server):
         move = pair.nova.migration(server)

@@ -80,9 +80,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
 
 
 @pytest.mark.parametrize("specs", [ONE, TWO], ids=["one", "two"])
-def test_a_guest_moves_with_its_functions(
-    pair: NicCloud, specs: dict[str, str]
-) -> None:
+def test_a_guest_moves_with_its_functions(pair, specs):
     server = pair.nova.create(specs, host=FIRST)
     number = len(pair.check_attached(server, FIRST))
     pair.nova.live_migrate(server)
@@ -98,9 +96,7 @@ def test_a_guest_moves_with_its_functions(
     ("host", "program", "release"),
     [(FIRST, "QEMU", "8.2.1"), (SECOND, "libvirt", "9.9.9")],
 )
-def test_an_old_host_refuses_it(
-    pair: NicCloud, host: str, program: str, release: str
-) -> None:
+def test_an_old_host_refuses_it(pair, host, program, release):
     server = pair.nova.create(ONE, host=FIRST)
     with pair.nova.outdated(host, program, release):
         pair.nova.fail_to_move(server)
@@ -110,7 +106,7 @@ def test_an_old_host_refuses_it(
     pair.check_free(SECOND)
 
 
-def test_the_trait_selects_hosts_whose_devices_can_move(pair: NicCloud) -> None:
+def test_the_trait_selects_hosts_whose_devices_can_move(pair):
     specs = ONE | {f"trait1:{TRAIT}": "required"}
     assert pair.nova.create(specs, state="ERROR")
     first = pair.nova.create(ONE, host=FIRST)

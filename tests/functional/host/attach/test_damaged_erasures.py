@@ -91,9 +91,7 @@ def check_kept(host: TestHost) -> None:
         ("as before", "replace(payload, 'held', 'later')"),
     ],
 )
-def test_a_release_frees_no_drive_that_is_not_erased(
-    host: TestHost, way: str, change: str
-) -> None:
+def test_a_release_frees_no_drive_that_is_not_erased(host, way, change):
     damage(host, change)
     WAYS[way](host)
     release(host, DRIVE)
@@ -108,7 +106,7 @@ def test_a_release_frees_no_drive_that_is_not_erased(
     host.plug(20, DRIVE)
 
 
-def test_a_drive_that_was_pulled_out_is_erased_once_it_is_back(host: TestHost) -> None:
+def test_a_drive_that_was_pulled_out_is_erased_once_it_is_back(host):
     damage(host)
     drive = host.kernel.hot_unplug(DRIVE)
     host.restart()
@@ -119,7 +117,7 @@ def test_a_drive_that_was_pulled_out_is_erased_once_it_is_back(host: TestHost) -
     check_kept(host)
 
 
-def test_force_frees_it_with_its_data(host: TestHost) -> None:
+def test_force_frees_it_with_its_data(host):
     damage(host)
     drive = host.kernel.hot_unplug(DRIVE)
     host.restart()
@@ -130,9 +128,7 @@ def test_force_frees_it_with_its_data(host: TestHost) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(
-    host: TestHost, force: bool
-) -> None:
+def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(host, force):
     lose_store(host)
     Path(host.kernel.path("run/os_acc", f"{DRIVE}.lease")).write_text("rubbish")
     drive = host.kernel.hot_unplug(DRIVE)

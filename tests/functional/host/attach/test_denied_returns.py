@@ -250,9 +250,7 @@ def test_a_plugin_that_only_releases_functions_may(host, monkeypatch):
 
 
 @LIMITS
-def test_a_drive_is_erased_although_root_names_it_no_more(
-    tmp_path: Path, limit: str
-) -> None:
+def test_a_drive_is_erased_although_root_names_it_no_more(tmp_path, limit):
     data = b"data of a guest." * 512
     drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=NvmeSpec())
     with TestHost(tmp_path, HostSpec((drive,))) as host:

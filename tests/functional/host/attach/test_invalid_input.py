@@ -69,7 +69,7 @@ def test_an_instance_has_a_uuid():
     is_told(lambda: os_acc.plug({}), exception.InvalidInput, "None")
 
 
-def test_unplug_reads_the_uuid_only(api: TestHost) -> None:
+def test_unplug_reads_the_uuid_only(api):
     """No other key prevents Nova from deleting a server."""
     mine = instance(1) | {
         "image_id": uuid_of(5),

@@ -79,7 +79,7 @@ def refuse(host: TestHost, number: int = 1, address: str = DRIVE) -> str:
     return raised.value.message
 
 
-def test_the_second_server_is_not_scheduled_to_a_refused_unit(host: TestHost) -> None:
+def test_the_second_server_is_not_scheduled_to_a_refused_unit(host):
     assert units(host) == Units(1, 0)
     assert refuse(host) == f"{DRIVE}: it {WHY}"
     assert units(host) == Units(1, 1)
@@ -89,7 +89,7 @@ def test_the_second_server_is_not_scheduled_to_a_refused_unit(host: TestHost) ->
     assert host.manager.store.leases() == ()
 
 
-def test_a_refusal_outlives_the_service(host: TestHost) -> None:
+def test_a_refusal_outlives_the_service(host):
     refuse(host)
     host.restart()
     assert units(host) == Units(1, 1)
@@ -110,25 +110,21 @@ def release(host: TestHost) -> None:
 
 
 @pytest.mark.parametrize("change", [exchange, change_options, release])
-def test_it_is_asked_again_after_a_change_or_by_command(
-    host: TestHost, change: Callable[[TestHost], None]
-) -> None:
+def test_it_is_asked_again_after_a_change_or_by_command(host, change):
     refuse(host)
     change(host)
     assert units(host) == Units(1, 0)
     assert fault(host) == ""
 
 
-def test_it_is_asked_again_once_its_namespaces_have_changed(host: TestHost) -> None:
+def test_it_is_asked_again_once_its_namespaces_have_changed(host):
     refuse(host)
     disk = Path(host.root, f"sys/bus/pci/devices/{DRIVE}/nvme/nvme1/nvme1n1/size")
     disk.write_text("4194304\n")
     assert units(host) == Units(1, 0)
 
 
-def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(
-    host: TestHost,
-) -> None:
+def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(host):
     assert host.manager.health_steps.read()
     assert units(host) == Units(1, 1)
     assert fault(host) == f"{DRIVE} {WHY}"
@@ -139,9 +135,7 @@ def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(
     assert units(host) == Units(1, 0)
 
 
-def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(
-    host: TestHost,
-) -> None:
+def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(host):
     writes = len(host.kernel.writes())
     context = CheckContext(host.config(), host.root, None)
     (found,) = devices.health(context)
@@ -154,12 +148,12 @@ def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(
     assert f"os-acc device release {DRIVE}" in found.hint
 
 
-def test_a_check_of_drives_that_can_be_erased_is_silent(make_bench: MakeHost) -> None:
+def test_a_check_of_drives_that_can_be_erased_is_silent(make_bench):
     host = make_bench(HostSpec((drive(NvmeSpec()),)))
     assert not list(devices.health(CheckContext(host.config(), host.root, None)))
 
 
-def test_another_vf_of_the_drive_serves_the_server(make_bench: MakeHost) -> None:
+def test_another_vf_of_the_drive_serves_the_server(make_bench):
     spec = NvmeSpec(
         private=((2,), (3,)),
         oacs=FORMATS | MANAGES | VIRTUALIZES,
@@ -180,9 +174,7 @@ def test_another_vf_of_the_drive_serves_the_server(make_bench: MakeHost) -> None
     host.unplug(1)
 
 
-def test_an_answer_that_may_change_is_not_remembered(
-    make_bench: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_may_change_is_not_remembered(make_bench, monkeypatch):
     host = make_bench(HostSpec((drive(NvmeSpec()),)))
     busy = exception.HostStepFailed("the controller is busy")
     monkeypatch.setattr(NvmePlugin, "prepare", mock.Mock(side_effect=busy))
@@ -191,9 +183,7 @@ def test_an_answer_that_may_change_is_not_remembered(
     assert units(host) == Units(1, 0)
 
 
-def test_every_plugin_may_refuse_a_device_for_good(
-    make_bench: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_plugin_may_refuse_a_device_for_good(make_bench, monkeypatch):
     gpu = "0000:5e:00.0"
     host = make_bench()
     reason = exception.StepReason.UNSUITABLE
@@ -205,7 +195,7 @@ def test_every_plugin_may_refuse_a_device_for_good(
     monkeypatch.undo()
 
 
-def test_a_refusal_that_cannot_be_recorded_hides_no_error(host: TestHost) -> None:
+def test_a_refusal_that_cannot_be_recorded_hides_no_error(host):
     Path(host.state_path, "refusals").write_text("")
     with pytest.raises(exception.HostStepFailed, match="cannot be erased") as raised:
         host.plug(1, DRIVE)
@@ -213,7 +203,7 @@ def test_a_refusal_that_cannot_be_recorded_hides_no_error(host: TestHost) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": 1, "reason": 2}', "\0"])
-def test_a_damaged_record_refuses_nothing(host: TestHost, text: str) -> None:
+def test_a_damaged_record_refuses_nothing(host, text):
     refuse(host)
     Path(host.state_path, "refusals", DRIVE).write_text(text)
     assert units(host) == Units(1, 0)

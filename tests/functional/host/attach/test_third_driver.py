@@ -76,7 +76,7 @@ def since(kernel: FakeKernel, address: str, before: tuple[str, ...]) -> tuple[st
     return kernel.drivers(address)[len(before) :]
 
 
-def test_the_other_driver_wins_a_plain_probe(contested: TestHost) -> None:
+def test_the_other_driver_wins_a_plain_probe(contested):
     assert contested.drivers(GPU, FPGA) == [THIRD, THIRD]
     contested.bind(GPU, "")
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
@@ -95,8 +95,8 @@ def test_the_other_driver_wins_a_plain_probe(contested: TestHost) -> None:
     ],
 )
 def test_an_unplug_binds_the_prior_driver_and_no_other(
-    contested: TestHost, address: str, driver: str, override: str
-) -> None:
+    contested, address, driver, override
+):
     if driver not in ("", OURS):
         with Tree(contested.root).transaction() as tree:
             drivers.register(tree, DriverSpec(driver))
@@ -109,9 +109,7 @@ def test_an_unplug_binds_the_prior_driver_and_no_other(
     assert contested.kernel.snapshot() == before
 
 
-def test_a_device_that_was_bound_to_vfio_stays_there(
-    make_bench: Callable[..., TestHost],
-) -> None:
+def test_a_device_that_was_bound_to_vfio_stays_there(make_bench):
     card = hosts.fpga("0000:5e")
     third = DriverSpec(THIRD, (card.ids,))
     bench = make_bench(
@@ -138,8 +136,8 @@ def test_a_device_that_was_bound_to_vfio_stays_there(
 )
 @pytest.mark.share(4)
 def test_an_unplug_that_is_killed_after_any_write_lets_no_other_driver_in(
-    contested: TestHost, attribute: str, nth: int
-) -> None:
+    contested, attribute, nth
+):
     """The result is the same if the device is probed before it is given back."""
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
@@ -154,7 +152,7 @@ def test_an_unplug_that_is_killed_after_any_write_lets_no_other_driver_in(
     assert contested.kernel.snapshot() == before
 
 
-def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
+def test_a_prior_driver_that_is_gone_is_waited_for(contested):
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.plug(1, GPU)
@@ -175,9 +173,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     assert contested.kernel.snapshot() == before
 
 
-def test_every_function_of_a_group_returns_to_its_own_driver(
-    contested: TestHost,
-) -> None:
+def test_every_function_of_a_group_returns_to_its_own_driver(contested):
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, DriverSpec("pci-stub"))
     bind(contested, GPU, OURS)
@@ -206,9 +202,7 @@ def failed(fpgas: TestHost) -> TestHost:
 
 
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
-def test_the_plug_after_an_error_lets_no_other_driver_in(
-    failed: TestHost, target: str
-) -> None:
+def test_the_plug_after_an_error_lets_no_other_driver_in(failed, target):
     before = failed.kernel.snapshot()
     failed.plug(1, function_id=GZIP, attach_target=target)
     assert held(failed) == GZIP

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -65,9 +64,7 @@ def make_host(make_bench: MakeHost) -> MakeHost:
     return make
 
 
-def test_a_guest_gets_it_and_keeps_it_after_a_reboot(
-    make_host: MakeHost, kind: Kind
-) -> None:
+def test_a_guest_gets_it_and_keeps_it_after_a_reboot(make_host, kind):
     host = make_host(kind.spec, *kind.named)
     before = host.kernel.snapshot()
     (entry,) = host.plug(1, kind.unit)
@@ -82,7 +79,7 @@ def test_a_guest_gets_it_and_keeps_it_after_a_reboot(
     assert host.kernel.snapshot() == before
 
 
-def test_a_function_for_vfio_pci_is_not_plugged(make_host: MakeHost) -> None:
+def test_a_function_for_vfio_pci_is_not_plugged(make_host):
     host = make_host(HostSpec(hosts.gpu("0000:17")), f'{{"address": "{GPU}"}}')
     with raises(MISSING, match="no vfio-pci driver"):
         host.plug(1, GPU)
@@ -90,9 +87,7 @@ def test_a_function_for_vfio_pci_is_not_plugged(make_host: MakeHost) -> None:
     assert host.kernel.writes() == []
 
 
-def test_a_function_for_vfio_pci_beside_another_kind_fails_the_plug(
-    make_host: MakeHost,
-) -> None:
+def test_a_function_for_vfio_pci_beside_another_kind_fails_the_plug(make_host):
     spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),))
     host = make_host(spec, *MTTY, f'{{"address": "{GPU}"}}')
     with raises(MISSING):
@@ -101,9 +96,7 @@ def test_a_function_for_vfio_pci_beside_another_kind_fails_the_plug(
     host.plug(1, "mtty/mtty-1/0")
 
 
-def test_a_guest_that_holds_a_function_for_vfio_pci_fails_after_a_reboot(
-    tmp_path: Path,
-) -> None:
+def test_a_guest_that_holds_a_function_for_vfio_pci_fails_after_a_reboot(tmp_path):
     spec = HostSpec(hosts.gpu("0000:17"))
     with TestHost(tmp_path, spec, device_spec=[f'{{"address": "{GPU}"}}']) as host:
         host.plug(1, GPU)
@@ -115,7 +108,7 @@ def test_a_guest_that_holds_a_function_for_vfio_pci_fails_after_a_reboot(
         assert len(manager.store.leases()) == 1
 
 
-def test_a_missing_variant_is_named_after_a_reboot(tmp_path: Path) -> None:
+def test_a_missing_variant_is_named_after_a_reboot(tmp_path):
     with TestHost(tmp_path, variants.SPEC, device_spec=[variants.AUTO]) as host:
         host.plug(1, variants.VF)
         host.kernel.reboot()
@@ -127,9 +120,7 @@ def test_a_missing_variant_is_named_after_a_reboot(tmp_path: Path) -> None:
         assert len(manager.store.leases()) == 1
 
 
-def test_a_vgpu_is_replaced_by_one_that_the_cells_of_the_guest_allow(
-    make_host: MakeHost,
-) -> None:
+def test_a_vgpu_is_replaced_by_one_that_the_cells_of_the_guest_allow(make_host):
     near, far = vgpus.VFS[:2]
     host = make_host(KINDS["vgpu"].spec, *vgpus.tagged(near, far))
     set_nodes(host, {near: 0, far: 1})

@@ -27,9 +27,7 @@ from tests.unit.store.store_files import lose_store
 
 
 @pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
-def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
-    host: TestHost, values: list[str]
-) -> None:
+def test_an_unplug_deletes_what_root_s_configuration_names_no_more(host, values):
     limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
     limit_to(host.root, *values)
@@ -37,7 +35,7 @@ def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
     assert type_of(host, VFS[0]) == 0
 
 
-def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
+def test_a_denied_creation_is_no_lack_of_capacity(host):
     """Also on a card that is full, another host would not help."""
     limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
@@ -50,7 +48,7 @@ def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
     assert type_of(host, VFS[0]) == 0
 
 
-def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
+def test_a_denied_deletion_is_no_use_by_a_guest(host):
     """It needs the operator: without the helper's record root's file decides."""
     host.plug(1, VFS[0])
     host.remove_records()
@@ -68,7 +66,7 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     assert host.manager.store.leases() == ()
 
 
-def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
+def test_an_adopted_vgpu_keeps_its_type(host):
     host.plug(1, VFS[0])
     lose_store(host)
     adopted = adopt(host, VFS[0])
@@ -85,7 +83,7 @@ def lose_marks(host: TestHost) -> None:
         each.unlink()
 
 
-def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
+def test_a_vgpu_without_a_mark_waits_for_the_operator(host):
     """It may be the guest's: the next one must not get its memory."""
     host.plug(1, VFS[0])
     lose_marks(host)
@@ -101,14 +99,14 @@ def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
     assert host.manager.store.leases() == ()
 
 
-def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host: TestHost) -> None:
+def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host):
     host.plug(1, VFS[0])
     lose_marks(host)
     set_type(host, VFS[0], 0)
     assert host.unplug(1) == 1
 
 
-def test_a_vgpu_goes_with_its_driver(host: TestHost) -> None:
+def test_a_vgpu_goes_with_its_driver(host):
     host.plug(1, VFS[0])
     directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
     for name in ("current_vgpu_type", "creatable_vgpu_types"):

@@ -88,7 +88,7 @@ def check_new_guests(host: TestHost) -> None:
         assert data_at(host, place) == []
 
 
-def test_no_guest_starts_with_the_data_of_another_one(host: TestHost) -> None:
+def test_no_guest_starts_with_the_data_of_another_one(host):
     reboot(host)
     for guest in GUESTS:
         with pytest.raises((exception.DeviceChanged, exception.DeviceGone)):
@@ -98,7 +98,7 @@ def test_no_guest_starts_with_the_data_of_another_one(host: TestHost) -> None:
     check_new_guests(host)
 
 
-def test_the_erasure_follows_each_drive_to_its_new_address(host: TestHost) -> None:
+def test_the_erasure_follows_each_drive_to_its_new_address(host):
     reboot(host)
     for guest in GUESTS:
         assert host.unplug(guest) == 1
@@ -113,9 +113,7 @@ def test_the_erasure_follows_each_drive_to_its_new_address(host: TestHost) -> No
 
 @pytest.mark.parametrize("lost", ["header", "everything"])
 @pytest.mark.parametrize("shifted", [False, True], ids=["in place", "moved"])
-def test_a_lost_store_and_a_reboot_lose_no_erasure(
-    host: TestHost, lost: str, shifted: bool
-) -> None:
+def test_a_lost_store_and_a_reboot_lose_no_erasure(host, lost, shifted):
     reboot(host, shifted=shifted, lost=lost)
     check_new_guests(host)
     for place, guest in zip(PLACES[shifted:], GUESTS, strict=False):
@@ -133,7 +131,7 @@ def test_a_lost_store_and_a_reboot_lose_no_erasure(
         host.plug(number, place)
 
 
-def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> None:
+def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host):
     host.options["enabled_plugins"] = ["pci"]
     host.options["device_spec"] = [
         json.dumps({"address": "*:*:*.*", "allow_no_erase": "true"})
@@ -144,7 +142,7 @@ def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> N
         assert data_at(host, place) == [guest]
 
 
-def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> None:
+def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host):
     reboot(host)
     for guest, place in zip(GUESTS, PLACES[1:], strict=True):
         with pytest.raises(exception.Conflict):
@@ -155,9 +153,7 @@ def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> N
 
 
 @pytest.mark.parametrize("how", ["adopt", "release"])
-def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
-    host: TestHost, how: str
-) -> None:
+def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(host, how):
     """Neither its lease nor its serial number is left, and pci alone is enabled."""
     host.options["device_spec"] = PREBOUND
     reboot(host, shifted=False, lost="everything")
@@ -181,7 +177,7 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     assert data_at(host, PLACES[0]) == []
 
 
-def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None:
+def test_a_guest_gets_its_own_drive_again_after_a_reboot(host):
     reboot(host, shifted=False)
     for guest, place in zip(GUESTS, PLACES, strict=False):
         assert start_again(host, guest) == place
@@ -190,9 +186,7 @@ def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None
 
 
 @pytest.mark.parametrize("lost", ["", "everything"])
-def test_prebound_drives_that_moved_are_told_apart(
-    tmp_path: Path, host: TestHost, lost: str
-) -> None:
+def test_prebound_drives_that_moved_are_told_apart(tmp_path, host, lost):
     """Nothing shows the serial number of a drive on vfio-pci."""
     host.options["device_spec"] = PREBOUND
     reboot(host, lost=lost)
@@ -207,7 +201,7 @@ def test_prebound_drives_that_moved_are_told_apart(
         assert data_at(host, place) == [guest]
 
 
-def test_prebound_drives_in_place_start_again(host: TestHost) -> None:
+def test_prebound_drives_in_place_start_again(host):
     host.options["device_spec"] = PREBOUND
     reboot(host, shifted=False)
     for place in PLACES[:4]:
@@ -217,9 +211,7 @@ def test_prebound_drives_in_place_start_again(host: TestHost) -> None:
         assert data_at(host, place) == [guest]
 
 
-def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(
-    host: TestHost,
-) -> None:
+def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(host):
     host.unplug(4)
     reboot(host)
     (lease,) = [each for each in host.manager.store.leases() if each.erasure]

@@ -58,9 +58,7 @@ def stall(host: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     assert STALLED in lease(host).reason
 
 
-def test_an_operation_that_stands_still_is_quarantined(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operation_that_stands_still_is_quarantined(host, monkeypatch):
     advance(host)
     pass_hours(monkeypatch, 5.9)
     advance(host)
@@ -68,9 +66,7 @@ def test_an_operation_that_stands_still_is_quarantined(
     stall(host, monkeypatch)
 
 
-def test_progress_begins_the_time_again(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_begins_the_time_again(host, monkeypatch):
     pass_hours(monkeypatch, 6.1)
     host.kernel.advance_sanitize(DRIVE, 0.75)
     advance(host)
@@ -80,9 +76,7 @@ def test_progress_begins_the_time_again(
     assert lease(host).state is LeaseState.ERASING
 
 
-def test_a_release_continues_an_operation_that_goes_on(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_continues_an_operation_that_goes_on(host, monkeypatch):
     stall(host, monkeypatch)
     with pytest.raises(exception.HostStepFailed, match=STALLED):
         release(host, DRIVE)
@@ -95,9 +89,7 @@ def test_a_release_continues_an_operation_that_goes_on(
     assert host.manager.store.leases() == ()
 
 
-def test_a_drive_that_stands_still_can_be_given_up(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drive_that_stands_still_can_be_given_up(host, monkeypatch):
     with pytest.raises(exception.Conflict, match="is being erased"):
         release(host, DRIVE, force=True)
     stall(host, monkeypatch)
@@ -121,8 +113,8 @@ def test_a_drive_that_stands_still_can_be_given_up(
     ],
 )
 def test_a_locked_drive_says_why_it_cannot_be_erased(
-    tmp_path: Path, status: int, meaning: str, sanicap: int
-) -> None:
+    tmp_path, status, meaning, sanicap
+):
     spec = NvmeSpec(sanicap=sanicap, refusal=status)
     with host_with(tmp_path, spec) as host:
         host.plug(1, DRIVE)

@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
 
 
 @TARGETS
-def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_drive_that_cannot_be_erased_is_refused(tmp_path, target):
     with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
         before = host.kernel.snapshot()
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
@@ -40,7 +40,7 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
 
 
 @TARGETS
-def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> None:
+def test_a_drive_that_the_host_uses_is_refused(host, target):
     number = host.kernel.read(host.kernel.path("sys/class/block/nvme1n1/dev")).strip()
     used = host.kernel.open_disk("dev/nvme1n1", number)
     with pytest.raises(exception.OsAccError):
@@ -51,7 +51,7 @@ def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> N
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
+def test_another_drive_in_its_place_is_not_erased(host, target):
     host.plug(1, DRIVE, attach_target=target)
     host.unplug(1)
     old = host.kernel.hot_unplug(DRIVE)
@@ -67,7 +67,7 @@ def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
+def test_the_host_has_the_disks_meanwhile(host, target):
     host.plug(1, DRIVE, attach_target=target)
     assert host.drivers(DRIVE) == ["nvme"]
     # udev may look at them.
@@ -82,9 +82,7 @@ def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
-    host: TestHost, target: str
-) -> None:
+def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(host, target):
     host.plug(1, DRIVE, attach_target=target)
     host.kernel.reboot()
     host.restart()
@@ -95,7 +93,7 @@ def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_a_plug_that_fails_leaves_no_record(host: TestHost, target: str) -> None:
+def test_a_plug_that_fails_leaves_no_record(host, target):
     host.kernel.fail(DRIVE, "identify", times=None)
     with pytest.raises(exception.HostStepFailed):
         host.plug(1, DRIVE, attach_target=target)

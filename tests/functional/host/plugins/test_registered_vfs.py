@@ -45,7 +45,7 @@ def registered(host: TestHost) -> TestHost:
     return host
 
 
-def test_a_guest_gets_a_registered_vf(registered: TestHost) -> None:
+def test_a_guest_gets_a_registered_vf(registered):
     assert registered.manager.discover().refused == ()
     registered.plug(1, VFS[0])
     assert type_of(registered, VFS[0]) == HALF
@@ -53,9 +53,7 @@ def test_a_guest_gets_a_registered_vf(registered: TestHost) -> None:
     assert type_of(registered, VFS[0]) == 0
 
 
-def test_a_vf_that_is_registered_after_the_scan_is_still_free(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vf_that_is_registered_after_the_scan_is_still_free(host, monkeypatch):
     check_same = verification.check_same
 
     def checked_late(*arguments: Any) -> None:
@@ -67,22 +65,18 @@ def test_a_vf_that_is_registered_after_the_scan_is_still_free(
     assert type_of(host, VFS[0]) == HALF
 
 
-def test_the_vgpu_of_another_tool_is_in_use_and_not_unknown(
-    registered: TestHost,
-) -> None:
+def test_the_vgpu_of_another_tool_is_in_use_and_not_unknown(registered):
     set_type(registered, VFS[0], HALF)
     refused = registered.rejected(VFS[0])
     assert refused.reason is RejectReason.HOST_USES
 
 
-def test_a_vf_that_is_no_vgpu_is_not_released(registered: TestHost) -> None:
+def test_a_vf_that_is_no_vgpu_is_not_released(registered):
     with pytest.raises(exception.NotFound, match="not prepared for a guest"):
         release(registered, VFS[0])
 
 
-def test_the_record_of_a_guest_stays_while_its_driver_may_offer_the_vf(
-    registered: TestHost,
-) -> None:
+def test_the_record_of_a_guest_stays_while_its_driver_may_offer_the_vf(registered):
     """With ``vfio-dev`` or without: a release alone removes it."""
     registered.plug(1, VFS[0])
     (lease,) = registered.manager.store.leases()
@@ -94,7 +88,7 @@ def test_the_record_of_a_guest_stays_while_its_driver_may_offer_the_vf(
     assert registered.unplug(1) == 1
 
 
-def test_a_guest_keeps_a_vgpu_that_has_no_vfio_dev(registered: TestHost) -> None:
+def test_a_guest_keeps_a_vgpu_that_has_no_vfio_dev(registered):
     registered.plug(1, VFS[0])
     hide(registered, VFS[0])
     (before,) = registered.manager.store.leases()
