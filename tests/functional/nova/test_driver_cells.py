@@ -13,7 +13,6 @@ from unittest import mock
 
 import pytest
 
-from os_acc import exception
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.cloud import FIRST, SECOND, Cloud
@@ -83,8 +82,7 @@ def test_a_failure_in_the_other_cell_leaves_the_server_in_its_own(
 
 
 def test_a_guest_stays_that_cannot_leave_its_cell(pair, server, specs, number):
-    error = exception.HelperUnavailable("the helper does not start")
-    with pair.nodes[FIRST].unavailable(error):
+    with pair.nodes[FIRST].unavailable():
         pair.nova.restart_compute_service(FIRST)
         pair.nova.fail_to_resize(server, specs)
         pair.nova.wait_for_end(server, "resize", "conductor_migrate_server")

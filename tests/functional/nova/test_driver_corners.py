@@ -18,6 +18,7 @@ from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
 from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO
+from tests.functional.nova.test_driver_faults import failing
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -62,8 +63,7 @@ def test_after_a_failed_rebuild_the_server_can_be_rebuilt(cloud, server, number)
 
 
 def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(cloud, server, number):
-    error = exception.HelperUnavailable("the helper does not start")
-    with cloud.nodes[FIRST].unavailable(error):
+    with cloud.nodes[FIRST].unavailable():
         cloud.nova.restart_compute_service(FIRST)
         cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
     assert cloud.nova.is_running(FIRST, server)
@@ -165,10 +165,7 @@ def test_after_a_failed_resize_on_one_host_the_allocation_decides(cloud, specs, 
     cloud.nova.flags(allow_resize_to_same_host=True)
     server = cloud.nova.create(specs)
     old = cloud.check_held(server["id"], number)
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         cloud.nova.fail_to_resize(server, specs)
     cloud.nova.reboot(server)
     assert set(cloud.check_held(server["id"], number)).isdisjoint(old)
@@ -182,10 +179,7 @@ def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
 ):
     """Nova restores the old flavor, and keeps the allocation of the new one."""
     server = pair.nova.create(before, host=FIRST)
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         pair.nova.fail_to_resize(server, after)
     assert instance_of(server).flavor.extra_specs == before
     pair.nova.reboot_in_error(server)
@@ -204,10 +198,7 @@ def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
 @clouds.two_groups
 def test_the_definition_on_the_source_does_not_keep_a_lease(pair, server, number):
     """After the disks have moved, Nova leaves a guest that does not run."""
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         pair.nova.fail_to_migrate(server)
     pair.nova.run_guests(FIRST)
     pair.nova.reconcile(FIRST)
@@ -221,8 +212,7 @@ def test_the_definition_on_the_source_does_not_keep_a_lease(pair, server, number
 def test_a_server_does_not_leave_a_host_that_cannot_keep_its_leases(
     pair, server, number
 ):
-    error = exception.HelperUnavailable("the helper does not start")
-    with pair.nodes[FIRST].unavailable(error):
+    with pair.nodes[FIRST].unavailable():
         pair.nova.restart_compute_service(FIRST)
         pair.nova.fail_to_leave(server)
     pair.check_attached(server, number)

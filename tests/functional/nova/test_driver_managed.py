@@ -9,30 +9,17 @@ from typing import Any
 import pytest
 from nova.virt.libvirt import config as vconfig
 
+from os_acc.attach import serialize
 from os_acc.nova.driver import LibvirtDriver
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.objects.pci import PciAddress
+from tests.unit.leases import lease
 
-VF = {
-    "attach_handle_type": "PCI",
-    "pci_id": "0000:3b:00.1",
-    "vfio_driver": "mlx5_vfio_pci",
-    "attach_handle_info": {
-        "domain": "0000",
-        "bus": "3b",
-        "device": "00",
-        "function": "1",
-    },
-}
-GPU = {
-    "attach_handle_type": "PCI",
-    "pci_id": "0000:17:00.0",
-    "attach_handle_info": {
-        "domain": "0000",
-        "bus": "17",
-        "device": "00",
-        "function": "0",
-    },
-}
+GPU, VF = (
+    serialize.accelerator(lease(PciAddress.parse(each)))
+    for each in ("0000:17:00.0", "0000:3b:00.1")
+)
+VF["vfio_driver"] = "mlx5_vfio_pci"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from nova.tests.fixtures import libvirt
 
-from tests.functional.nova import mdev_hosts, nova_cases, scheduled_cloud
+from tests.functional.nova import libvirt_servers, mdev_hosts, scheduled_cloud
 from tests.functional.nova.libvirt_servers import MOVES_FUNCTIONS, MOVES_MDEVS
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
 from tests.functional.nova.test_driver_mdevs import ONE
@@ -31,10 +31,8 @@ IN_A_CELL = ONE | {"hw:numa_nodes": "1", "accel1:numa_policy": "required"}
 def other_cells(tmp_path: Path) -> Iterator[MdevCloud]:
     """Start two nodes, whose GPUs are in the first and in the second cell."""
     with mdev_hosts.nodes_with_gpus(tmp_path, (0, 1)) as nodes:
-        services = scheduled_cloud.ScheduledServers(
-            lambda name, interval: nodes[name].deferred(interval)
-        )
-        with nova_cases.running(services) as nova, mdev_hosts.hotplug(nodes):
+        services = libvirt_servers.running(scheduled_cloud.ScheduledServers, nodes)
+        with services as nova, mdev_hosts.hotplug(nodes):
             cloud = MdevCloud(nova, nodes)
             for host in PARENTS:
                 cloud.start(host, **MOVES_MDEVS)

@@ -13,7 +13,7 @@ import pytest
 
 from os_acc.objects.migration import TRAIT
 from tests.functional.host.attach.test_variant_drivers import MLX5, NIC, SPEC
-from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = "compute1", "compute2"
@@ -69,10 +69,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
     spec = dataclasses.replace(SPEC, functions=cards)
     with compute_nodes.simulated(tmp_path, spec) as bench:
         nodes = {name: NicNode(name, bench, (pf,)) for name, pf in PFS.items()}
-        services = libvirt_servers.LibvirtServers(
-            lambda name, interval: nodes[name].deferred(interval)
-        )
-        with nova_cases.running(services) as nova:
+        with libvirt_servers.running(libvirt_servers.LibvirtServers, nodes) as nova:
             nova.flags(reconcile_age=0.0, group="os_acc_driver")
             for host in PFS:
                 nova.start_compute(host, **libvirt_servers.MOVES_FUNCTIONS)
