@@ -53,7 +53,7 @@ class Kind(enum.Enum):
     MAKE_READY = LeaseState.HELD
 
 
-class Flow:
+class Flow(flows.Named):
     """One flow.
 
     :ivar kind: the effect on its devices.
@@ -67,7 +67,6 @@ class Flow:
     :ivar more: further functions of the host.
     """
 
-    name: ClassVar[str]
     kind: ClassVar[Kind] = Kind.GIVE_BACK
     places: ClassVar[tuple[str, ...]] = (GPU,)
     elsewhere: ClassVar[str] = OTHER_FPGA
@@ -401,29 +400,26 @@ class NumVfsAgain(NumVfs):
         assert bench.kernel.state(EMPTY_NIC).autoprobe is False
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        TakeCard(),
-        TakeVf(),
-        TakeWithoutDriver(),
-        TakeOverridden(),
-        TakeSeveral(),
-        GiveBackCard(),
-        GiveBackVf(),
-        GiveBackWithoutDriver(),
-        GiveBackOverridden(),
-        GiveBackOdd(),
-        GiveBackSeveral(),
-        RollBack(),
-        Replay(),
-        SettleAtUnplug(),
-        SettleAtPlug(),
-        Reboot(),
-        ReleaseQuarantined(),
-        ReleaseUnknown(),
-        GiveBackAdopted(),
-        NumVfs(),
-        NumVfsAgain(),
-    )
-}
+FLOWS: Mapping[str, Flow] = flows.by_name(
+    TakeCard,
+    TakeVf,
+    TakeWithoutDriver,
+    TakeOverridden,
+    TakeSeveral,
+    GiveBackCard,
+    GiveBackVf,
+    GiveBackWithoutDriver,
+    GiveBackOverridden,
+    GiveBackOdd,
+    GiveBackSeveral,
+    RollBack,
+    Replay,
+    SettleAtUnplug,
+    SettleAtPlug,
+    Reboot,
+    ReleaseQuarantined,
+    ReleaseUnknown,
+    GiveBackAdopted,
+    NumVfs,
+    NumVfsAgain,
+)

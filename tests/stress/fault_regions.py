@@ -23,7 +23,7 @@ from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
-from tests.stress.flows import DFL, INSTANCE
+from tests.stress.flows import DFL, INSTANCE, by_name
 from tests.stress.simulated_host import request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
@@ -226,18 +226,15 @@ class PortsBack(NumVfs):
         bench.kernel.fail(DFL, "sriov_numvfs")
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        Program(),
-        ProgramAnew(),
-        ProgramVf(),
-        GiveBackProgrammed(),
-        GiveBackProgrammedVf(),
-        Reboot(),
-        RebootOfVf(),
-        NumVfs(),
-        NumVfsAgain(),
-        PortsBack(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    Program,
+    ProgramAnew,
+    ProgramVf,
+    GiveBackProgrammed,
+    GiveBackProgrammedVf,
+    Reboot,
+    RebootOfVf,
+    NumVfs,
+    NumVfsAgain,
+    PortsBack,
+)

@@ -206,9 +206,7 @@ def recorded(deed: Deed, prepared: State) -> list[str]:
         return steps.seen
 
     state = prepared.copy(f"{prepared.directory}-recorded")
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
-    return list(ended.value)
+    return list(processes.result(run))
 
 
 def check(state: State, prepared: State) -> None:

@@ -19,18 +19,15 @@ from os_acc.objects.lease import LeaseState
 from tests.stress import fault_flows, fault_reads, fault_trials, unreadable_attributes
 from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_trials import Stage
-from tests.stress.flows import GPU
+from tests.stress.flows import GPU, by_name
 from tests.stress.simulated_host import plug
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        fault_flows.TakeCard(),
-        fault_flows.GiveBackCard(),
-        fault_flows.NumVfs(),
-        fault_flows.NumVfsAgain(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    fault_flows.TakeCard,
+    fault_flows.GiveBackCard,
+    fault_flows.NumVfs,
+    fault_flows.NumVfsAgain,
+)
 ERRORS = (errno.EIO, errno.ENODEV, *fault_reads.EXHAUSTED)
 
 

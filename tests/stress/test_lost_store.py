@@ -68,9 +68,7 @@ def stage(place: str) -> Stage:
             assert holders.plug(manager, consumer(number), place, kind)
         return holders
 
-    ended = processes.call(fill)
-    assert not ended.trouble, ended.trouble
-    return Stage(bench, ended.value, pristine)
+    return Stage(bench, processes.result(fill), pristine)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +93,7 @@ def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
         bench = stage.bench.copy(os.path.join(place, f"{os.getpid()}-{number}"))
         ended = processes.call(lambda: _lose(stage, bench, trial, wanted, kind, number))
         bench.remove()
-        if ended.trouble or ended.killed:
-            return f"{trial}:\n{ended.trouble or 'killed'}"
-        return None
+        return f"{trial}:\n{ended.why}" if ended.why else None
 
     troubles = processes.share_out(trials, attempt)
     run_figures.note(request.node, "stores lost at a point of a plug", len(trials))
@@ -120,8 +116,7 @@ def _record(stage: Stage, directory: str, wanted: str, kind: Kind) -> list[Point
         lost_store.watch_transactions(recorder, lambda: False)
         stage.holders.plug(manager, RIVAL, wanted, kind)
 
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
+    processes.result(run)
     with open(notes, encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     bench.remove()
@@ -172,9 +167,7 @@ def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
         rng = random.Random(f"{seed}, {number}")
         ended = processes.call_with_all(lambda: _meet(stage, bench, rng))
         bench.remove()
-        if ended.trouble or ended.killed:
-            return f"moment {number}:\n{ended.trouble or 'killed'}"
-        return None
+        return f"moment {number}:\n{ended.why}" if ended.why else None
 
     troubles = processes.share_out(moments, attempt)
     run_figures.note(request.node, "stores lost at a random moment", len(moments))

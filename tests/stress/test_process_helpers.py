@@ -52,7 +52,7 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(host, pristine, point):
         return plugs + [attempt(lambda: unplug(manager, 1)) for _ in range(2)]
 
     config = host.configure(*PYTHON, program, *words)
-    tried = outcome(processes.Child(lambda: both_ways(host.serve(config))))
+    tried = processes.result(lambda: both_ways(host.serve(config)))
     assert [each.error for each in tried] == ["HelperLost", "", "DevicesUnreleased", ""]
     assert [each.value for each in tried] == [None, [GPU], None, 1]
     for each in tried:
@@ -68,7 +68,7 @@ def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
     over = Path(host.directory, "over")
     script.write_text(f"until [ -e {over} ]; do sleep 0.1; done\n")
     config = host.configure("/bin/sh", str(script), initialize_timeout=1.0)
-    tried = outcome(processes.Child(lambda: attempt(lambda: host.serve(config))))
+    tried = processes.result(lambda: attempt(lambda: host.serve(config)))
     over.touch()
     assert tried.error == "HelperUnavailable"
     check_in_time(tried, 1)
@@ -94,7 +94,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(host, pristine):
         return every[:12], every[12:] + served
 
     config = host.configure(threads=6, write_timeout=2.0, plug_timeout=60.0)
-    failed, served = outcome(processes.Child(lambda: plug_all(host.serve(config))))
+    failed, served = processes.result(lambda: plug_all(host.serve(config)))
     assert {each.error for each in failed} <= {"DeviceStuck", "HelperLost"}
     assert [each.value for each in served] == [*([card] for card in others), [GPU]]
     for each in failed + served:
@@ -147,7 +147,7 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(host, pristi
         return [*tried, attempt(lambda: unplug(manager, 2))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    lost, served, back = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    lost, served, back = processes.result(lambda: stopped(host.serve(config)))
     assert lost.error == "HelperLost"
     check_in_time(lost, 30, 3)
     assert served.value == [CARDS[0]]
@@ -170,7 +170,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(host, prist
         return tried
 
     config = host.configure(write_timeout=3.0, unplug_timeout=30.0)
-    lost, back, served = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    lost, back, served = processes.result(lambda: stopped(host.serve(config)))
     assert lost.error == "DevicesUnreleased"
     assert "does not answer" in lost.text
     assert (back.value, served.value) == (2, [GPU])
@@ -198,7 +198,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(host, pris
         return [*tried, attempt(lambda: plug(manager, 1, GPU))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    tried = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    tried = processes.result(lambda: stopped(host.serve(config)))
     lost, busy, other, again = tried
     assert lost.error == "HelperLost"
     assert busy.error == "DeviceStuck"

@@ -136,7 +136,7 @@ def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(host, pristine):
 
     config = host.configure(plug_timeout=1.0)
     with held(host, hold_consumer):
-        outcome(processes.Child(lambda: act(host.serve(config))))
+        processes.result(lambda: act(host.serve(config)))
     assert host.run(lambda manager: plug(manager, 1, CARDS[0])) == [CARDS[0]]
     host.check_whole(pristine)
 
@@ -161,7 +161,7 @@ def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
                 check_in_time(tried, 1)
         assert plug(manager, 1, GPU) == [GPU]
 
-    outcome(processes.Child(lambda: act(host.serve(config))))
+    processes.result(lambda: act(host.serve(config)))
     host.check_whole(pristine)
 
 
