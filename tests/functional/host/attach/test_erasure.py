@@ -17,9 +17,10 @@ from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.placement import capacity
+from os_acc.placement.capacity import Units
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
+from tests.functional.host.attach.test_refused_units import units
 from tests.functional.host.operator_commands import release
 from tests.unit import acme
 from tests.unit.acme import advance
@@ -39,9 +40,9 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     return make_bench()
 
 
-def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
+def use(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
     """Plug a card, let the guest write to it, and unplug it."""
-    host.plug(number, address)
+    host.plug(number, address, **request)
     acme.write_medium(host.root, address)
     assert host.unplug(number) == 1
 
@@ -49,21 +50,6 @@ def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
 def erasing(host: TestHost) -> list[Lease]:
     """Return the leases of devices whose consumers have given them back."""
     return [each for each in host.manager.store.leases() if each.erasure]
-
-
-def reserved(host: TestHost, address: str = CARD) -> tuple[int, int]:
-    """Return (total, reserved) of the provider of a card."""
-    inventory = host.manager.discover()
-    uuid = host.provider(address).uuid
-    (found,) = (
-        units
-        for each in capacity.capacities(
-            tuple(inventory.providers.values()), inventory.recorded_state
-        )
-        if each.uuid == uuid
-        for units in each.units.values()
-    )
-    return found.total, found.reserved
 
 
 def check_kept(host: TestHost, address: str = CARD) -> None:
@@ -84,14 +70,14 @@ def test_an_unplug_returns_before_the_erasure_and_no_guest_gets_the_card(host):
         host.plug(2, CARD)
     assert caught.value.retryable
     assert caught.value.elsewhere
-    assert reserved(host) == (1, 1)
+    assert units(host, CARD) == Units(1, 1)
     advance(host, acme.BLOCKS - 1)
     assert [each.erased for each in erasing(host)] == [1 - QUARTER]
     check_kept(host)
     advance(host, 1)
     assert erasing(host) == []
     assert not acme.has_data(host.root, CARD)
-    assert reserved(host) == (1, 0)
+    assert units(host, CARD) == Units(1)
     host.plug(2, CARD)
 
 
@@ -144,7 +130,7 @@ def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
     assert host.manager.life.eraser.due(1e9) == []
     advance(host)
     check_kept(host)
-    assert reserved(host) == (1, 1)
+    assert units(host, CARD) == Units(1, 1)
     with pytest.raises(exception.PluginFailed):
         release(host, CARD)
     check_kept(host)

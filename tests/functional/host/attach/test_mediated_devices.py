@@ -23,10 +23,12 @@ from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.placement.capacity import Units
 from os_acc.privsep.outcome import CallResult
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.functional.host.attach.test_refused_units import units
 from tests.functional.host.operator_commands import release
 from tests.unit.store.store_files import execute, file_in
 
@@ -50,17 +52,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def _units(host: TestHost, name: str) -> tuple[int, int]:
-    """Return the total and the reserved units of a type."""
-    (found,) = [
-        each
-        for each in host.manager.catalog.snapshots.newest()
-        if each.provider and str(each.provider.device.address) == name
-    ]
-    (units,) = found.units.values()
-    return units.total, units.reserved
-
-
 def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
     (entry,) = host.plug(1, f"{GPU}/nvidia-558")
 
@@ -80,10 +71,8 @@ def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
 
 
 def test_two_types_share_the_capacity_of_their_parent(host):
-    assert (_units(host, "mtty/mtty-1"), _units(host, "mtty/mtty-2")) == (
-        (24, 0),
-        (12, 0),
-    )
+    assert units(host, "mtty/mtty-1") == Units(24)
+    assert units(host, "mtty/mtty-2") == Units(12)
 
     host.plug(1, "mtty/mtty-2", "mtty/mtty-1")
     host.manager.discover()
@@ -106,7 +95,7 @@ def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
     name = f"{GPU}/nvidia-558"
 
     assert _free(host, name) == 1
-    assert _units(host, name) == (2, 1)
+    assert units(host, name) == Units(2, 1)
     host.plug(1, name)
     with pytest.raises(exception.NoDeviceAvailable):
         host.plug(2, name)

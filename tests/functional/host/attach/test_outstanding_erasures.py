@@ -16,17 +16,17 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import TestHost
+from tests.functional.host.attach.test_erasure import CARD, erasing, use
 from tests.functional.host.operator_commands import adopt, release
 from tests.unit import acme
 from tests.unit.acme import advance
 from tests.unit.store import store_files
 from tests.unit.store.store_files import lose_store
 
-CARD = "0000:5e:00.0"
 ERASES, RIVAL = "tests.unit.acme:Erases", "tests.unit.acme:Rival"
 
 
@@ -36,17 +36,6 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     install_plugins(acme=ERASES)
     monkeypatch.setattr(acme.Erases, "fault", None)
     return make_bench()
-
-
-def use(host: TestHost, **request: str) -> None:
-    """Plug the card, let the guest write to it, and unplug it."""
-    host.plug(1, CARD, **request)
-    acme.write_medium(host.root, CARD)
-    assert host.unplug(1) == 1
-
-
-def erasing(host: TestHost) -> list[Lease]:
-    return [each for each in host.manager.store.leases() if each.erasure]
 
 
 def check_unknown(host: TestHost) -> None:

@@ -36,6 +36,7 @@ from os_acc.testing import (
     instance,
 )
 from tests.functional.host.operator_commands import adopt
+from tests.functional.host.plugins.test_nvidia import written
 
 PF, VF, OTHER = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
 MLX5, XE = "mlx5_vfio_pci", "xe-vfio-pci"
@@ -81,13 +82,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
 
 def place(text: str) -> PciAddress:
     return PciAddress.parse(text)
-
-
-def written(host: TestHost, since: int = 0) -> list[tuple[str, str]]:
-    return [
-        (each.path.rpartition("/")[2], each.text.strip())
-        for each in host.kernel.writes(since)
-    ]
 
 
 def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host):
@@ -136,7 +130,7 @@ def test_a_function_that_is_there_already_stays_untouched(host):
     host.plug(1, VF)
     assert written(host, count) == []
     host.unplug(1)
-    assert written(host, count) == [("reset", "1")]
+    assert written(host, count) == ["reset=1"]
     assert host.drivers(VF) == [MLX5]
 
 

@@ -50,10 +50,10 @@ def faults(host: TestHost) -> dict[str, bool]:
     return {str(each.address): bool(each.fault) for each in provider.device.handles}
 
 
-def written(host: TestHost) -> list[str]:
+def written(host: TestHost, since: int = 0) -> list[str]:
     return [
         f"{each.path.rpartition('/')[2]}={each.text.strip()}"
-        for each in host.kernel.writes()
+        for each in host.kernel.writes(since)
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.device import RejectReason
 from os_acc.testing import TestHost, conformance, instance
+from tests.functional.host.plugins.test_nvidia import written
 from tests.unit.plugins.staying_vendor import DRIVER, HERE, NAMED, VFS, make
 
 VF, OTHER = VFS
@@ -22,13 +23,6 @@ def host(tmp_path: Path, install_plugins: Callable[..., None]) -> Iterator[TestH
     install_plugins(acme=f"{HERE}:AcmeGpu")
     with make(tmp_path) as found:
         yield found
-
-
-def written(host: TestHost) -> list[str]:
-    return [
-        f"{each.path.rpartition('/')[2]}={each.text.strip()}"
-        for each in host.kernel.writes()
-    ]
 
 
 def test_a_guest_gets_the_function_on_its_driver(host):
