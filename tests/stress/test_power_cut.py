@@ -18,10 +18,8 @@ import pytest
 from os_acc.objects.lease import Lease
 from os_acc.store import Store, snapshot
 from tests.stress.power_cuts import Disk, Files
-from tests.unit.store.conftest import make_lease
+from tests.unit.store.conftest import make_lease as make_lease
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
-
-__all__ = ["make_lease"]
 
 Make = Callable[..., Lease]
 Snapshot = snapshot.StoreSnapshot

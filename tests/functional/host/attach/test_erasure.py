@@ -40,10 +40,15 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     return make_bench()
 
 
-def use(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
-    """Plug a card, let the guest write to it, and unplug it."""
+def fill(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
+    """Plug a card, and let the guest write to it."""
     host.plug(number, address, **request)
     acme.write_medium(host.root, address)
+
+
+def use(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
+    """Plug a card, let the guest write to it, and unplug it."""
+    fill(host, number, address, **request)
     assert host.unplug(number) == 1
 
 

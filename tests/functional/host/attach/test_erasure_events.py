@@ -18,6 +18,7 @@ from tests.functional.host.attach.numa_host import (
     plug,
     with_vfs,
 )
+from tests.functional.host.attach.test_erasure import fill
 from tests.unit import acme
 from tests.unit.acme import advance, erasing
 
@@ -66,8 +67,7 @@ def check_erased_at_the_end(host: TestHost, number: int, address: str) -> None:
 
 @pytest.mark.parametrize("with_request", [False, True], ids=["reboot", "rebuild"])
 def test_a_guest_that_starts_again_keeps_its_data(host, with_request):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     asked = request(host.provider(GPU)) if with_request else (None, None)
     (entry,) = host.manager.plug(instance(1), *asked)
     assert entry["pci_id"] == GPU
@@ -76,8 +76,7 @@ def test_a_guest_that_starts_again_keeps_its_data(host, with_request):
 
 
 def test_a_reboot_of_the_host_and_a_restart_keep_the_data(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.kernel.reboot()
     host.restart()
     check_kept(host, 1, GPU)
@@ -87,8 +86,7 @@ def test_a_reboot_of_the_host_and_a_restart_keep_the_data(host):
 
 
 def test_a_rekeyed_lease_keeps_the_data_and_the_debt(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.manager.rekey(uuid_of(1), uuid_of(2))
     assert held(host, 1) == []
     check_kept(host, 2, GPU)
@@ -99,8 +97,7 @@ def test_a_rekeyed_lease_keeps_the_data_and_the_debt(host):
 
 
 def test_a_failed_plug_of_another_instance_keeps_the_data(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.kernel.fail(OTHER, "drivers_probe")
     with pytest.raises(exception.HostStepFailed, match=OTHER):
         host.plug(2, OTHER)

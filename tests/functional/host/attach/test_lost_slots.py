@@ -71,6 +71,13 @@ def plug(host: TestHost, number: int, kind: str = GPU_TYPE) -> str:
     return entry["attach_handle_uuid"]
 
 
+def plug_and_lose(host: TestHost, kind: str = GPU_TYPE) -> str:
+    """Plug one unit, and lose the store; return the UUID of its mediated device."""
+    uuid = plug(host, 1, kind)
+    lose_store(host)
+    return uuid
+
+
 def existing(host: TestHost) -> list[str]:
     return sorted(each.uuid for each in mdev.read_mdevs(host.root))
 
@@ -80,6 +87,13 @@ def faults(host: TestHost, kind: str = GPU_TYPE) -> dict[int, str]:
     host.manager.discover()
     handles = host.provider(kind).device.handles
     return {each.address.number: each.fault for each in handles if each.fault}
+
+
+def check_returned(host: TestHost, kind: str = GPU_TYPE) -> None:
+    """Check that nothing is left of the guest's use of its slot."""
+    assert claims.claimed() == ()
+    assert host.manager.store.leases() == ()
+    assert (existing(host), faults(host, kind)) == ([], {})
 
 
 def lost(uuid: str) -> dict[int, str]:
@@ -94,8 +108,7 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
 ):
     """The plugin has steps, or prepares without any."""
     host = make(plugin)
-    uuid = plug(host, 1, kind)
-    lose_store(host)
+    uuid = plug_and_lose(host, kind)
 
     assert faults(host, kind) == lost(uuid)
     plug(host, 2, kind)
@@ -107,15 +120,11 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
 
     release(host, f"{kind}/0")
     assert calls[-1] == ("release", f"{kind}/0", uuid)
-    assert existing(host) == []
-    assert claims.claimed() == ()
-    assert host.manager.store.leases() == ()
-    assert faults(host, kind) == {}
+    check_returned(host, kind)
 
 
 def test_it_keeps_its_share_of_the_capacity(host):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     plug(host, 2)
     with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
         plug(host, 3)
@@ -123,8 +132,7 @@ def test_it_keeps_its_share_of_the_capacity(host):
 
 def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
     """The kernel has removed the mediated device; the release is still owed."""
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     (driver,) = host.drivers(GPU)
     host.bind(GPU, "vfio-pci")
     assert existing(host) == []
@@ -140,7 +148,7 @@ def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
         release(host, SLOT)
     host.bind(GPU, driver)
     release(host, SLOT)
-    assert (claims.claimed(), faults(host)) == ((), {})
+    check_returned(host)
 
 
 def test_a_store_of_yesterday_gives_it_to_no_guest(host):
@@ -162,8 +170,7 @@ def test_a_store_of_yesterday_gives_it_to_no_guest(host):
 
 
 def test_its_guest_keeps_it(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     host.kernel.hold(uuid, pid=4711, command="qemu")
 
     for force in (False, True):
@@ -180,13 +187,11 @@ def test_its_guest_keeps_it(host, calls):
 
     host.kernel.let_go(uuid)
     release(host, SLOT)
-    assert existing(host) == []
-    assert claims.claimed() == ()
+    check_returned(host)
 
 
 def test_it_is_adopted_for_its_guest(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     host.kernel.hold(uuid, pid=4711, command="qemu")
 
     lease = adopt(host, SLOT)
@@ -203,8 +208,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
     host.kernel.let_go(uuid)
     assert host.unplug(1) == 1
     assert calls[1:] == [("release", SLOT, uuid)]
-    assert existing(host) == []
-    assert claims.claimed() == ()
+    check_returned(host)
 
 
 def test_a_leased_slot_is_not_adopted(host):
@@ -221,8 +225,7 @@ def test_a_slot_without_a_record_is_neither_released_nor_adopted(host):
 
 
 def test_it_waits_for_its_plugin(host, calls, install_plugins):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     install_plugins(mdev=GENERIC)
     host.restart()
     assert faults(host) == lost(uuid)
@@ -237,21 +240,17 @@ def test_it_waits_for_its_plugin(host, calls, install_plugins):
     host.restart()
     release(host, SLOT)
     assert calls[1:] == [("release", SLOT, uuid)]
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    check_returned(host)
 
 
 def test_it_is_given_up_with_its_plugin(host, install_plugins):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     install_plugins(mdev=GENERIC)
     host.restart()
 
     release(host, SLOT, force=True)
 
-    assert host.manager.store.leases() == ()
-    assert claims.claimed() == ()
-    assert (existing(host), faults(host)) == ([], {})
+    check_returned(host)
 
 
 def test_a_damaged_record_in_the_store_loses_no_release(host, calls):
@@ -265,7 +264,7 @@ def test_a_damaged_record_in_the_store_loses_no_release(host, calls):
 
     release(host, SLOT)
     assert calls[1:] == [("release", SLOT, uuid)]
-    assert (existing(host), faults(host)) == ([], {})
+    check_returned(host)
 
 
 # -- crashes, reboots and damage ---------------------------------------------------
@@ -290,14 +289,11 @@ def test_a_crash_loses_no_release(host, calls, attribute, after):
     if is_owed:
         release(host, SLOT)
         assert [method for method, *_ in calls] == ["release"]
-    assert existing(host) == []
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    check_returned(host)
 
 
 def test_a_reboot_leaves_nothing_behind(host):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     assert faults(host)
     host.kernel.reboot()
     host.restart()
@@ -309,8 +305,7 @@ def test_a_reboot_leaves_nothing_behind(host):
 
 
 def test_the_record_ends_with_the_parent(host, calls):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     card = host.kernel.hot_unplug(GPU)
     host.manager.discover()
 
@@ -324,8 +319,7 @@ def test_the_record_ends_with_the_parent(host, calls):
 
 
 def test_a_damaged_record_protects_the_slot_as_well(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     (file,) = Path(host.root, "run/os_acc").glob("*.lease")
     file.write_text("")
     assert faults(host) == lost(record.UNREADABLE)
@@ -342,8 +336,7 @@ def test_a_damaged_record_protects_the_slot_as_well(host, calls):
     host.kernel.write(f"{device}/remove", "1")
     release(host, SLOT)
     assert [method for method, *_ in calls] == ["prepare", "release"]
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    check_returned(host)
 
 
 def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
@@ -356,14 +349,12 @@ def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
     release(host, SLOT)
 
     assert calls[-1] == ("release", SLOT, uuid)
-    assert claims.claimed() == ()
-    assert (existing(host), faults(host)) == ([], {})
+    check_returned(host)
 
 
 def test_a_damaged_record_is_no_guests_of_a_sibling(host):
     """Its own mediated device is gone; that of the other slot has a lease."""
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     plug(host, 2)
     for file in Path(host.root, "run/os_acc").glob("*.lease"):
         if file.name.endswith("0.lease"):
@@ -384,8 +375,7 @@ def test_one_without_a_plugins_preparation_counts_as_another_tools(
     """Its mediated device keeps the capacity; the number of a slot is only a name."""
     install_plugins(mdev=GENERIC)
     host = make_bench(HostSpec(gpu()), device_spec=NAMED[1:])
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
 
     plug(host, 2)
     with pytest.raises(exception.NoDeviceAvailable, match="no capacity left"):

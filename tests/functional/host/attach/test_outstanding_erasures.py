@@ -20,7 +20,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import TestHost
-from tests.functional.host.attach.test_erasure import CARD, erasing, use
+from tests.functional.host.attach.test_erasure import CARD, erasing, fill, use
 from tests.functional.host.operator_commands import adopt, release
 from tests.unit import acme
 from tests.unit.acme import advance
@@ -69,8 +69,7 @@ def test_the_record_names_the_plugin_that_offers_the_card_no_more(
     host, install_plugins, is_plugged
 ):
     if is_plugged:
-        host.plug(1, CARD)
-        acme.write_medium(host.root, CARD)
+        fill(host)
     else:
         use(host)
     install_plugins(rival=RIVAL)
@@ -113,8 +112,7 @@ def test_a_lost_card_that_is_pulled_stays_on_record_until_force(host):
 
 
 def test_a_card_that_is_pulled_out_of_a_guest_stays_on_record(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     pulled = host.kernel.hot_unplug(CARD)
     host.unplug(1)
     lose_store(host)
@@ -143,8 +141,7 @@ def test_a_damaged_record_of_the_helper_is_replaced(host):
 
 
 def test_force_gives_up_the_plugins_release_but_not_the_data(host, monkeypatch):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     with monkeypatch.context() as patch:
         patch.setattr(acme.Erases, "release", mock.Mock(side_effect=RuntimeError))
         with pytest.raises(exception.DevicesUnreleased):
@@ -176,8 +173,7 @@ def test_a_call_of_the_plugin_that_keeps_the_lock_is_no_failure(host):
 
 
 def test_a_plug_that_a_reboot_has_ended_is_erased(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     (lease,) = host.manager.store.leases()
     # The process ended between the guest's start and the commit.
     half = dataclasses.replace(lease, state=LeaseState.PREPARING)
@@ -190,8 +186,7 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
 
 
 def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     Path(host.root, LOCKS, f"{CARD}.lease").unlink()
     host.unplug(1)
     assert [
@@ -217,8 +212,7 @@ def test_an_erasure_follows_the_epochs_of_the_helper(host):
 
 
 def test_force_begins_no_erasure_of_a_card_that_is_not_back(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     host.kernel.fail(CARD, "unbind", errno.EIO)
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
