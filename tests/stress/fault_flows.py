@@ -37,6 +37,7 @@ VFIO = "vfio-pci"
 #: The consumer of the next plug.
 NEXT = "44444444-4444-4444-8444-444444444444"
 _ALL = '{"address": "*:*:*.*"}'
+_SIBLING = {PciAddress.parse(AUDIO): "snd_hda_intel"}
 
 
 class Kind(enum.Enum):
@@ -304,8 +305,7 @@ class Reboot(Flow):
     def act(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def again(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
+    again = act
 
     def check_done(self, bench: TestHost, manager: Manager) -> None:
         (lease,) = manager.store.leases(INSTANCE)
@@ -345,9 +345,8 @@ class ReleaseUnknown(GiveBack):
             write(bench, address, "driver_override", "\n")
 
     def act(self, manager: Manager) -> None:
-        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         operator_actions.release_device(
-            manager, PciAddress.parse(GPU), "nouveau", siblings=sibling
+            manager, PciAddress.parse(GPU), "nouveau", siblings=_SIBLING
         )
 
 
@@ -356,10 +355,9 @@ class GiveBackAdopted(ReleaseUnknown):
 
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
-        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         gpu = PciAddress.parse(GPU)
         operator_actions.adopt_device(
-            bench.start_here(), gpu, INSTANCE, "nouveau", siblings=sibling
+            bench.start_here(), gpu, INSTANCE, "nouveau", siblings=_SIBLING
         )
 
     def act(self, manager: Manager) -> None:

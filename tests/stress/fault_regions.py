@@ -153,22 +153,15 @@ class GiveBackProgrammedVf(OfVf, GiveBackProgrammed):
     name = "give back a VF whose port was programmed"
 
 
-class Reboot(RegionFlow):
+class Reboot(RegionFlow, fault_flows.Reboot):
     """The guest's function is lost: the region is read, and programmed."""
 
     name = "make a card ready after a reboot"
-    kind = Kind.MAKE_READY
 
     def prepare(self, bench: TestHost) -> None:
         manager = bench.start()
         manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
         bench.kernel.reboot()
-
-    def act(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
-
-    def again(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
 
     def check_done(self, bench: TestHost, manager: Manager) -> None:
         check_programmed(bench, manager, INSTANCE)
