@@ -2,8 +2,6 @@
 
 """The checks of conformance, in full, for each plugin of os_acc."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

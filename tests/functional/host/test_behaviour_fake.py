@@ -2,8 +2,6 @@
 
 """The behaviour scenarios on the simulated kernel."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.register_assert_rewrite("tests.behaviour")

@@ -8,8 +8,6 @@ allocations, the guest's definition and the drivers of the host are compared. An
 operation that keeps the accelerators writes nothing to the host.
 """
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

@@ -2,8 +2,6 @@
 
 """The driver fits the release of Nova, or nova-compute does not start."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -2,8 +2,6 @@
 
 """One of the two hosts dies while a running guest moves with its accelerators."""
 
-from __future__ import annotations
-
 import contextlib
 from unittest import mock
 

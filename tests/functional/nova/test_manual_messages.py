@@ -2,8 +2,6 @@
 
 """The messages in the manual that an operator reads in Nova's log are those of Nova."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nova

@@ -2,8 +2,6 @@
 
 """``accel:attach_target`` gives a device to the guest, to the host, or to neither."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -2,8 +2,6 @@
 
 """Devices go to guests and come back exactly as they were."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -5,8 +5,6 @@
 The stress lane has all checks, for all hosts.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, conformance

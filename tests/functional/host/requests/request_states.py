@@ -2,8 +2,6 @@
 
 """Actions on accelerator requests, and the resulting states."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -6,8 +6,6 @@ Cyborg 17 double-binds or leaks devices in many of these cases; the tests note
 its behaviour.
 """
 
-from __future__ import annotations
-
 import queue
 import shutil
 import threading

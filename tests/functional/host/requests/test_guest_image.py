@@ -6,8 +6,6 @@ Specification, "Nova-Cyborg interaction": "Nova should pass the VM image UUID fr
 request spec to Cyborg".
 """
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -2,8 +2,6 @@
 
 """Nova receives the events of accelerator requests."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

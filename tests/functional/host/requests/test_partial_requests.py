@@ -2,8 +2,6 @@
 
 """An instance keeps its other devices when a part of its requests is unbound."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

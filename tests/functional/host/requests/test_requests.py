@@ -2,8 +2,6 @@
 
 """Each state of an accelerator request allows certain actions."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -2,8 +2,6 @@
 
 """XRT's tools are run by a helper in a separate process, as in service."""
 
-from __future__ import annotations
-
 from tests.functional.host.plugins.xrt.xrt_host import ADDER, USER
 
 
