@@ -12,19 +12,9 @@ import pytest
 
 from os_acc.testing.helper import privileged_here
 from tests.stress import host_directory, result_tables
-from tests.stress.fuzzing import fuzzed, seed
-from tests.stress.process_host import host, pristine, survived
-from tests.stress.result_tables import counting, note_kills
-
-__all__ = [
-    "counting",
-    "fuzzed",
-    "host",
-    "note_kills",
-    "pristine",
-    "seed",
-    "survived",
-]
+from tests.stress.fuzzing import fuzzed, seed  # noqa: F401
+from tests.stress.process_host import host, pristine, survived  # noqa: F401
+from tests.stress.result_tables import counting, note_kills  # noqa: F401
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 for _name, _examples, _steps in (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from os_acc.attach.manager import Manager
@@ -76,9 +76,7 @@ class CreatedAfterReboot(Created):
         plug(bench.start_here(), INSTANCE, *self.places)
         flows.reboot(bench)
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -158,13 +156,6 @@ class VirtualGpuAfterReboot(CreatedAfterReboot, VirtualGpu):
     name = "a vGPU after a reboot"
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        MediatedDevice(),
-        TwoTypes(),
-        MediatedAfterReboot(),
-        VirtualGpu(),
-        VirtualGpuAfterReboot(),
-    )
-}
+FLOWS: Mapping[str, Flow] = flows.by_name(
+    MediatedDevice, TwoTypes, MediatedAfterReboot, VirtualGpu, VirtualGpuAfterReboot
+)

@@ -20,7 +20,7 @@ from os_acc.privsep import kernel
 from os_acc.privsep.nvme import disks
 from os_acc.testing import FakeKernel, TestHost, hosts
 from os_acc.testing.device_specs import BLOCK, NvmeSpec
-from tests.stress.flows import INSTANCE, NIC, OWN_PLUGINS, Flow, PlugFlow
+from tests.stress.flows import INSTANCE, NIC, OWN_PLUGINS, Flow, PlugFlow, by_name
 from tests.stress.plugin_flows import advance
 from tests.stress.simulated_host import plug
 
@@ -49,9 +49,7 @@ class ErasedDrive(PlugFlow):
     #: The namespace of each function that may be attached.
     namespaces: ClassVar[Mapping[str, int]] = {DISK: 1}
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         plug(manager, INSTANCE, *self.places)
         self._write(manager)
         manager.unplug({"uuid": INSTANCE})
@@ -216,13 +214,6 @@ class QatServices(Flow):
         kernel.write(f"{place}/sriov_numvfs", "0")
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        ErasedDrive(),
-        SanitizedDrive(),
-        ErasedVf(),
-        NetworkVf(),
-        QatServices(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    ErasedDrive, SanitizedDrive, ErasedVf, NetworkVf, QatServices
+)

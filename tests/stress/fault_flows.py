@@ -37,6 +37,7 @@ VFIO = "vfio-pci"
 #: The consumer of the next plug.
 NEXT = "44444444-4444-4444-8444-444444444444"
 _ALL = '{"address": "*:*:*.*"}'
+_SIBLING = {PciAddress.parse(AUDIO): "snd_hda_intel"}
 
 
 class Kind(enum.Enum):
@@ -53,7 +54,7 @@ class Kind(enum.Enum):
     MAKE_READY = LeaseState.HELD
 
 
-class Flow:
+class Flow(flows.Named):
     """One flow.
 
     :ivar kind: the effect on its devices.
@@ -67,7 +68,6 @@ class Flow:
     :ivar more: further functions of the host.
     """
 
-    name: ClassVar[str]
     kind: ClassVar[Kind] = Kind.GIVE_BACK
     places: ClassVar[tuple[str, ...]] = (GPU,)
     elsewhere: ClassVar[str] = OTHER_FPGA
@@ -305,8 +305,7 @@ class Reboot(Flow):
     def act(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def again(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
+    again = act
 
     def check_done(self, bench: TestHost, manager: Manager) -> None:
         (lease,) = manager.store.leases(INSTANCE)
@@ -346,9 +345,8 @@ class ReleaseUnknown(GiveBack):
             write(bench, address, "driver_override", "\n")
 
     def act(self, manager: Manager) -> None:
-        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         operator_actions.release_device(
-            manager, PciAddress.parse(GPU), "nouveau", siblings=sibling
+            manager, PciAddress.parse(GPU), "nouveau", siblings=_SIBLING
         )
 
 
@@ -357,10 +355,9 @@ class GiveBackAdopted(ReleaseUnknown):
 
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
-        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         gpu = PciAddress.parse(GPU)
         operator_actions.adopt_device(
-            bench.start_here(), gpu, INSTANCE, "nouveau", siblings=sibling
+            bench.start_here(), gpu, INSTANCE, "nouveau", siblings=_SIBLING
         )
 
     def act(self, manager: Manager) -> None:
@@ -401,29 +398,26 @@ class NumVfsAgain(NumVfs):
         assert bench.kernel.state(EMPTY_NIC).autoprobe is False
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        TakeCard(),
-        TakeVf(),
-        TakeWithoutDriver(),
-        TakeOverridden(),
-        TakeSeveral(),
-        GiveBackCard(),
-        GiveBackVf(),
-        GiveBackWithoutDriver(),
-        GiveBackOverridden(),
-        GiveBackOdd(),
-        GiveBackSeveral(),
-        RollBack(),
-        Replay(),
-        SettleAtUnplug(),
-        SettleAtPlug(),
-        Reboot(),
-        ReleaseQuarantined(),
-        ReleaseUnknown(),
-        GiveBackAdopted(),
-        NumVfs(),
-        NumVfsAgain(),
-    )
-}
+FLOWS: Mapping[str, Flow] = flows.by_name(
+    TakeCard,
+    TakeVf,
+    TakeWithoutDriver,
+    TakeOverridden,
+    TakeSeveral,
+    GiveBackCard,
+    GiveBackVf,
+    GiveBackWithoutDriver,
+    GiveBackOverridden,
+    GiveBackOdd,
+    GiveBackSeveral,
+    RollBack,
+    Replay,
+    SettleAtUnplug,
+    SettleAtPlug,
+    Reboot,
+    ReleaseQuarantined,
+    ReleaseUnknown,
+    GiveBackAdopted,
+    NumVfs,
+    NumVfsAgain,
+)

@@ -23,7 +23,7 @@ from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
-from tests.stress.flows import DFL, INSTANCE
+from tests.stress.flows import DFL, INSTANCE, by_name
 from tests.stress.simulated_host import request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
@@ -153,22 +153,15 @@ class GiveBackProgrammedVf(OfVf, GiveBackProgrammed):
     name = "give back a VF whose port was programmed"
 
 
-class Reboot(RegionFlow):
+class Reboot(RegionFlow, fault_flows.Reboot):
     """The guest's function is lost: the region is read, and programmed."""
 
     name = "make a card ready after a reboot"
-    kind = Kind.MAKE_READY
 
     def prepare(self, bench: TestHost) -> None:
         manager = bench.start()
         manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
         bench.kernel.reboot()
-
-    def act(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
-
-    def again(self, manager: Manager) -> None:
-        manager.plug({"uuid": INSTANCE}, None, None)
 
     def check_done(self, bench: TestHost, manager: Manager) -> None:
         check_programmed(bench, manager, INSTANCE)
@@ -226,18 +219,15 @@ class PortsBack(NumVfs):
         bench.kernel.fail(DFL, "sriov_numvfs")
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        Program(),
-        ProgramAnew(),
-        ProgramVf(),
-        GiveBackProgrammed(),
-        GiveBackProgrammedVf(),
-        Reboot(),
-        RebootOfVf(),
-        NumVfs(),
-        NumVfsAgain(),
-        PortsBack(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    Program,
+    ProgramAnew,
+    ProgramVf,
+    GiveBackProgrammed,
+    GiveBackProgrammedVf,
+    Reboot,
+    RebootOfVf,
+    NumVfs,
+    NumVfsAgain,
+    PortsBack,
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from os_acc import exception
 from os_acc.attach import operator_actions
@@ -56,7 +56,21 @@ def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
     return HostSpec((*functions, *more))
 
 
-class Flow:
+class Named:
+    """A flow with the name of its tests."""
+
+    name: ClassVar[str]
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def by_name(*flows: type[_Named]) -> Mapping[str, _Named]:
+    """Return one flow of each kind."""
+    return {flow.name: flow() for flow in flows}
+
+
+class Flow(Named):
     """One flow; by default it plugs and unplugs all or nothing.
 
     :ivar more: further functions of the host.
@@ -69,7 +83,6 @@ class Flow:
         :meth:`resume` restores them.
     """
 
-    name: ClassVar[str]
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
     plugins: ClassVar[tuple[str, ...]] = OWN_PLUGINS
@@ -84,6 +97,12 @@ class Flow:
 
     def act(self, bench: TestHost) -> Iterator[None]:
         """Start the library, yield, then do the steps that are recorded and killed."""
+        manager = bench.start_here()
+        yield
+        self.run(manager)
+
+    def run(self, manager: Manager) -> None:
+        """Do these steps."""
         raise NotImplementedError
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -99,9 +118,7 @@ class PlugFlow(Flow):
 
     places: ClassVar[tuple[str, ...]]
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         plug(manager, INSTANCE, *self.places)
         manager.unplug({"uuid": INSTANCE})
 
@@ -152,9 +169,7 @@ class Program(Flow):
         plug_bystander(bench)
         fill_images(bench.images)
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         self._plug(manager)
         manager.unplug({"uuid": INSTANCE})
 
@@ -209,9 +224,7 @@ class ProgramAfterReboot(Program):
         self._plug(bench.start_here())
         reboot(bench)
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -252,9 +265,7 @@ class HeldFlow(Flow):
 class Rekey(HeldFlow):
     name = "re-key and back"
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.rekey(INSTANCE, MIGRATION)
         manager.rekey(MIGRATION, INSTANCE)
 
@@ -267,9 +278,7 @@ class Reboot(HeldFlow):
         super().prepare(bench)
         reboot(bench)
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -295,9 +304,7 @@ class NumaSwap(HeldFlow):
         super().prepare(bench)
         assert bench.start_here().store.lease_of(PciAddress.parse(VF))
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         self._plug(manager)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -325,9 +332,7 @@ class Running(HeldFlow):
     def in_use(self) -> frozenset[str]:
         return frozenset({GPU, AUDIO})
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         with contextlib.suppress(exception.DevicesUnreleased):
             manager.unplug({"uuid": INSTANCE})
 
@@ -383,9 +388,7 @@ class StrayFlow(Flow):
 class Adopt(StrayFlow):
     name = "adopt, then unplug"
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         operator_actions.adopt_device(manager, PciAddress.parse(FPGA), INSTANCE, "")
         manager.unplug({"uuid": INSTANCE})
 
@@ -393,9 +396,7 @@ class Adopt(StrayFlow):
 class ReleaseUnknown(StrayFlow):
     name = "release of an unknown device"
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         operator_actions.release_device(manager, PciAddress.parse(FPGA), "")
 
 
@@ -445,28 +446,25 @@ class Recovery(Flow):
         bench.start_here()
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        OneVf(),
-        Siblings(),
-        TwoDrivers(),
-        Several(),
-        Program(),
-        Renew(),
-        ProgramAfterReboot(),
-        Refused(),
-        Rekey(),
-        Reboot(),
-        NumaSwap(),
-        Running(),
-        Quarantine(),
-        Adopt(),
-        ReleaseUnknown(),
-        NumVfs(),
-        Recovery(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    OneVf,
+    Siblings,
+    TwoDrivers,
+    Several,
+    Program,
+    Renew,
+    ProgramAfterReboot,
+    Refused,
+    Rekey,
+    Reboot,
+    NumaSwap,
+    Running,
+    Quarantine,
+    Adopt,
+    ReleaseUnknown,
+    NumVfs,
+    Recovery,
+)
 
 
 def plug_bystander(bench: TestHost) -> Manager:

@@ -311,7 +311,7 @@ class Model(RuleBasedStateMachine):
         erasing = [each for each in self.leases if each.state is LeaseState.ERASING]
         self.deeds["devices that are erased when a store is lost"] += len(erasing)
         ended = processes.call_with_all(run)
-        assert not ended.trouble, ended.trouble
+        assert not ended.why, ended.why
         return list(ended.value)
 
     def _holders(self) -> Holders:

@@ -18,7 +18,15 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import loader
 from os_acc.testing import TestHost
-from tests.stress.flows import INSTANCE, OTHER_VF, OWN_PLUGINS, VF, Flow, PlugFlow
+from tests.stress.flows import (
+    INSTANCE,
+    OTHER_VF,
+    OWN_PLUGINS,
+    VF,
+    Flow,
+    PlugFlow,
+    by_name,
+)
 from tests.stress.simulated_host import plug
 from tests.unit import acme
 
@@ -58,8 +66,7 @@ class PluginLost(Prepared):
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here(enabled_plugins=Prepared.plugins)
         yield
-        plug(manager, INSTANCE, *self.places)
-        manager.unplug({"uuid": INSTANCE})
+        self.run(manager)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
         leases = manager.store.leases(INSTANCE)
@@ -158,6 +165,4 @@ class Erased(PlugFlow):
                 assert each.address in leased, f"{each.address} is free, with data"
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow for flow in (Prepared(), PluginLost(), Stepped(), Erased())
-}
+FLOWS: Mapping[str, Flow] = by_name(Prepared, PluginLost, Stepped, Erased)

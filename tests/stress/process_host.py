@@ -158,7 +158,7 @@ class ProcessHost(TestHost):
             store = self._start_again().store
             return [(str(each.address), each.state.value) for each in store.leases()]
 
-        return outcome(processes.Child(leases))
+        return processes.result(leases)
 
     def check_whole(self, pristine: Snapshot) -> None:
         """Check that all leases are released, and that the next plug is served."""
@@ -176,7 +176,7 @@ class ProcessHost(TestHost):
             assert unplug(manager, 99) == 2
             assert self.kernel.snapshot() == pristine
 
-        outcome(processes.Child(unplug_all))
+        processes.result(unplug_all)
 
     def blocked(self) -> list[int]:
         """Return the processes whose writes had to wait, in order."""
@@ -215,14 +215,7 @@ def pristine(host: ProcessHost) -> Snapshot:
 
 
 survived = counts("process scenarios survived")
-
-
-def outcome(child: processes.Child) -> Any:
-    """Return the result of a process that was not killed."""
-    ended = child.wait()
-    assert not ended.trouble, ended.trouble
-    assert not ended.killed
-    return ended.value
+outcome = processes.outcome
 
 
 def wait_until(condition: Callable[[], object]) -> None:

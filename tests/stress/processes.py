@@ -42,10 +42,27 @@ class Ended:
     value: Any = None
     trouble: str = ""
 
+    @property
+    def why(self) -> str:
+        """Why there is no result; or empty."""
+        return "killed" if self.killed else self.trouble
+
 
 def call(function: Callable[[], object]) -> Ended:
     """Run a function in a child of this process."""
     return Child(function).wait()
+
+
+def result(function: Callable[[], object]) -> Any:
+    """Run a function in a child of this process; return its result."""
+    return outcome(Child(function))
+
+
+def outcome(child: Child) -> Any:
+    """Return the result of a process that was not killed."""
+    ended = child.wait()
+    assert not ended.why, ended.why
+    return ended.value
 
 
 def share_out(items: Sequence[_T], function: Callable[[_T], str | None]) -> list[str]:

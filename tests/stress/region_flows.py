@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from os_acc.attach.manager import Manager
 from os_acc.testing import FunctionSpec, TestHost, hosts
 from os_acc.testing.demo.host import GZIP, fill_images
-from tests.stress.flows import DFL, INSTANCE, Flow, Program, plug_bystander
+from tests.stress.flows import DFL, INSTANCE, Flow, Program, by_name, plug_bystander
 from tests.stress.simulated_host import request
 
 CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -79,9 +79,7 @@ class Rebuild(Flow):
         manager = bench.start_here()
         manager.plug(_guest(FIRST_IMAGE), *request(manager, self.places))
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.plug(_guest(SECOND_IMAGE), None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -112,6 +110,4 @@ def _guest(image: str) -> dict[str, str]:
     return {"uuid": INSTANCE, "image_id": image}
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow for flow in (RestoredRegion(), Rebuild(), RebuildOfTwo())
-}
+FLOWS: Mapping[str, Flow] = by_name(RestoredRegion, Rebuild, RebuildOfTwo)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from os_acc.attach.manager import Manager
@@ -13,7 +13,7 @@ from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost
-from tests.stress.flows import GPU, INSTANCE, NIC, VF, Flow, plug_bystander
+from tests.stress.flows import GPU, INSTANCE, NIC, VF, Flow, by_name, plug_bystander
 
 
 class RequestFlow(Flow):
@@ -85,9 +85,7 @@ class RequestFlow(Flow):
 class Bind(RequestFlow):
     name = "bind of two requests"
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         self._bind(manager)
 
 
@@ -101,9 +99,7 @@ class Unbind(RequestFlow):
         super().prepare(bench)
         self._bind(bench.start_here())
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         self._unbind(manager)
 
 
@@ -120,9 +116,7 @@ class SwapBound(RequestFlow):
         kernel.write(node, "1")
         self._bind(bench.start_here())
 
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
+    def run(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE, "numa_cells": [0]}, None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
@@ -133,9 +127,7 @@ class SwapBound(RequestFlow):
         super().resume(bench, manager)
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow for flow in (Bind(), Unbind(), SwapBound())
-}
+FLOWS: Mapping[str, Flow] = by_name(Bind, Unbind, SwapBound)
 
 
 def _book(manager: Manager) -> Requests:

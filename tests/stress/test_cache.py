@@ -204,9 +204,7 @@ def recorded(deed: Deed, prepared: State) -> list[str]:
         return steps.seen
 
     state = prepared.copy(f"{prepared.directory}-recorded")
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
-    return list(ended.value)
+    return list(processes.result(run))
 
 
 def check(state: State, prepared: State) -> None:
@@ -229,9 +227,7 @@ def check(state: State, prepared: State) -> None:
     assert all(map(Digest.of_file_name, state.names())), "a download was left"
 
 
-def test_a_kill_anywhere_leaves_no_half_image(
-    deed: Deed, prepared: State, request: pytest.FixtureRequest
-) -> None:
+def test_a_kill_anywhere_leaves_no_half_image(deed, prepared, request):
     calls = recorded(deed, prepared)
 
     def attempt(number: int) -> str | None:
@@ -249,9 +245,7 @@ def test_a_kill_anywhere_leaves_no_half_image(
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 
-def test_a_refusal_anywhere_is_an_error_of_ours_or_none(
-    deed: Deed, prepared: State, request: pytest.FixtureRequest
-) -> None:
+def test_a_refusal_anywhere_is_an_error_of_ours_or_none(deed, prepared, request):
     calls = recorded(deed, prepared)
 
     def attempt(number: int) -> str | None:

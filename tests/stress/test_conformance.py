@@ -2,15 +2,11 @@
 
 """The checks of conformance, in full, for each plugin of os_acc."""
 
-from __future__ import annotations
-
 import functools
-from pathlib import Path
 
 import pytest
 
 from os_acc.testing import conformance
-from tests.shares import Share
 from tests.unit.plugins.conforming_hosts import HOSTS
 
 #: The kills and the refused writes of each device are divided among so many shares.
@@ -19,9 +15,7 @@ SHARES = 24
 
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
 @pytest.mark.parametrize("case", HOSTS)
-def test_the_plugin_conforms(
-    case: str, check: conformance.Check, tmp_path: Path, share: Share
-) -> None:
+def test_the_plugin_conforms(case, check, tmp_path, share):
     plugin, make = HOSTS[case]
     if check in conformance.KILLS:
         select = functools.partial(share.select, divisor=SHARES)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import traceback
-from collections.abc import Callable
 from importlib import metadata
 
 import pytest
@@ -21,7 +20,6 @@ from os_acc import exception
 from os_acc.plugins import loader
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
-from tests.shares import Share
 from tests.stress import (
     created_flows,
     family_flows,
@@ -36,7 +34,6 @@ from tests.stress import (
 )
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.kills import Trial, Way
-from tests.stress.result_tables import NoteKills
 from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
@@ -88,14 +85,11 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
         groups=flow.groups,
     )
     pristine = bench.kernel.snapshot()
-    prepared = processes.call(lambda: flow.prepare(bench))
-    assert not prepared.trouble, prepared.trouble
+    processes.result(lambda: flow.prepare(bench))
     return Stage(flow, bench, pristine, len(bench.kernel.writes()))
 
 
-def test_every_point_is_survived(
-    stage: Stage, place: str, note_kills: NoteKills, share: Share
-) -> None:
+def test_every_point_is_survived(stage, place, note_kills, share):
     recorded = _record(stage, os.path.join(place, "recorded"))
     # Calls that run side by side are recorded in another order each time.
     selected = share.select(sorted(recorded), SHARES)
@@ -126,8 +120,7 @@ def _record(stage: Stage, directory: str) -> dict[kills.Point, str]:
         for _ in stage.flow.act(bench):
             kills.record(bench)
 
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
+    processes.result(run)
     _look(stage, bench)
     return kills.recorded(bench)
 
@@ -166,7 +159,7 @@ def _leave_alone(bench: TestHost, device: str) -> None:
         writes = kernel.writes()[count:]
         recovery_checks.check_left_alone(kernel, leases, device, writes)
 
-    _in_child(recover)
+    processes.result(recover)
 
 
 def _overtake(stage: Stage, bench: TestHost) -> None:
@@ -178,7 +171,7 @@ def _overtake(stage: Stage, bench: TestHost) -> None:
             stage.flow, manager, bench.kernel, stage.pristine
         )
 
-    _in_child(recover)
+    processes.result(recover)
     kills.go_on(bench)
 
 
@@ -195,9 +188,3 @@ def _look(stage: Stage, bench: TestHost) -> None:
             kernel.let_go(BYSTANDERS)
             recovery_checks.unplug_all(manager)
         recovery_checks.check_restored(bench, stage.pristine)
-
-
-def _in_child(check: Callable[[], None]) -> None:
-    ended = processes.call(check)
-    assert not ended.trouble, ended.trouble
-    assert not ended.killed

@@ -396,9 +396,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("part", "steps"), values, ids=names)
 
 
-def test_no_history_destroys_or_shows_data(
-    request: pytest.FixtureRequest, part: str, steps: int, seed: str, place: str
-) -> None:
+def test_no_history_destroys_or_shows_data(request, part, steps, seed, place):
     print(f"to have these histories again: --hypothesis-seed={seed}")
     counts: collections.Counter[str] = collections.Counter()
     histories = 0

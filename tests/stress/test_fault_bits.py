@@ -41,9 +41,9 @@ def survive(
     "part",
     [pytest.param(part, marks=pytest.mark.share(PARTS, part)) for part in range(PARTS)],
 )
-def test_a_random_bit_may_be_wrong(flips: Flips, counting: Counting, part: int) -> None:
+def test_a_random_bit_may_be_wrong(flips, counting, part):
     survive(flips, counting, f"part {part:02}", flips.bits(part, BITS))
 
 
-def test_every_bit_of_the_header_may_be_wrong(flips: Flips, counting: Counting) -> None:
+def test_every_bit_of_the_header_may_be_wrong(flips, counting):
     survive(flips, counting, "the header", range(HEADER))

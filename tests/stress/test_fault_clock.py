@@ -62,7 +62,7 @@ def stage(flow: Flow, place: str, _clock: object) -> Iterator[Stage]:
         yield stage
 
 
-def test_every_flow_does_its_work_under_a_clock_that_jumps(stage: Stage) -> None:
+def test_every_flow_does_its_work_under_a_clock_that_jumps(stage):
     flow, bench = stage.flow, stage.bench
     manager = None if flow.starts else flow.ready(bench)
     flow.begin(bench)
@@ -76,9 +76,7 @@ def test_every_flow_does_its_work_under_a_clock_that_jumps(stage: Stage) -> None
     fault_trials.put_in_order(stage, bench)
 
 
-def test_a_store_that_is_lost_while_the_clock_goes_back_catches_up(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_lost_while_the_clock_goes_back_catches_up(place, monkeypatch):
     """The host has seen later numbers than the new store gives out."""
     stage = fault_trials.stage_of(fault_flows.TakeCard(), os.path.join(place, "stage"))
     bench = stage.bench

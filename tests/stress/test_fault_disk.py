@@ -23,9 +23,9 @@ from os_acc.testing import TestHost
 from tests.stress import fault_flows, fault_trials, processes
 from tests.stress.fault_flows import NEXT, Flow, Kind
 from tests.stress.fault_trials import Stage
-from tests.stress.flows import INSTANCE, MIGRATION
+from tests.stress.flows import INSTANCE, MIGRATION, by_name
 from tests.stress.full_disk import Disk
-from tests.stress.result_tables import Count, Counting
+from tests.stress.result_tables import Count
 from tests.stress.simulated_host import plug
 
 
@@ -41,17 +41,14 @@ class Rekey(fault_flows.GiveBackCard):
         assert lease.state is LeaseState.HELD
 
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        fault_flows.TakeCard(),
-        fault_flows.GiveBackCard(),
-        fault_flows.Replay(),
-        fault_flows.Reboot(),
-        fault_flows.NumVfs(),
-        Rekey(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    fault_flows.TakeCard,
+    fault_flows.GiveBackCard,
+    fault_flows.Replay,
+    fault_flows.Reboot,
+    fault_flows.NumVfs,
+    Rekey,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,9 +83,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return made
 
 
-def test_the_disk_is_full_at_each_write(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_the_disk_is_full_at_each_write(stage, place, counting):
     writes = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
     assert writes, "the flow writes nothing"
     trials = list(_trials(writes))
@@ -98,9 +93,7 @@ def test_the_disk_is_full_at_each_write(
         ended = processes.call(lambda: _attempt(stage, bench, trial))
         bench.remove()
         where = f"{trial}, {writes[trial.number - 1]}"
-        if ended.trouble or ended.killed:
-            return f"{where}:\n{ended.trouble or 'killed'}"
-        return ""
+        return f"{where}:\n{ended.why}" if ended.why else ""
 
     troubles = [trouble for trial in trials if (trouble := attempt(trial))]
     counting(
@@ -125,13 +118,11 @@ def _trials(writes: Sequence[str]) -> Iterator[Trial]:
 def _record(stage: Stage, bench: TestHost) -> list[str]:
     def run() -> list[str]:
         disk = Disk(bench.state_path)
-        result = _act(stage.flow, bench, disk)
-        assert result.error is None
+        assert _act(stage.flow, bench, disk).error is None
         return disk.writes
 
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
-    return ended.value
+    writes: list[str] = processes.result(run)
+    return writes
 
 
 def _attempt(stage: Stage, bench: TestHost, trial: Trial) -> None:

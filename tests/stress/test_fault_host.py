@@ -8,6 +8,7 @@ exchanged for another one at its address, or the power is cut.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 
@@ -20,24 +21,21 @@ from tests.stress import fault_flows, fault_trials, processes, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_steps import Steps, kill_all
 from tests.stress.fault_trials import Stage
-from tests.stress.flows import AUDIO, GPU
+from tests.stress.flows import AUDIO, GPU, by_name
 from tests.stress.result_tables import Count, Counting
 from tests.stress.simulated_host import plug, unfinished
 
 #: The ids of the replacement: a card of another vendor.
 ANOTHER = (0x1002, 0x73BF)
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        fault_flows.TakeCard(),
-        fault_flows.GiveBackCard(),
-        fault_flows.Reboot(),
-        fault_flows.Replay(),
-        fault_flows.SettleAtPlug(),
-        fault_flows.ReleaseQuarantined(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    fault_flows.TakeCard,
+    fault_flows.GiveBackCard,
+    fault_flows.Reboot,
+    fault_flows.Replay,
+    fault_flows.SettleAtPlug,
+    fault_flows.ReleaseQuarantined,
+)
 
 
 @pytest.fixture(params=FLOWS)
@@ -45,64 +43,50 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return fault_trials.stage_of(FLOWS[request.param], os.path.join(place, "stage"))
 
 
-def test_a_card_may_be_exchanged_at_any_step(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_a_card_may_be_exchanged_at_any_step(stage, place, counting):
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
-
-    def attempt(number: int, address: str) -> Callable[[TestHost], None]:
-        return lambda bench: _exchange(stage, bench, number, address)
-
     attempts = {
-        f"step {number}, {address}": attempt(number, address)
+        f"step {number}, {address}": functools.partial(
+            _exchange, stage, number=number, address=address
+        )
         for number in range(1, count + 1)
         for address in (GPU, AUDIO)
     }
-    troubles = _try(stage, place, attempts)
-    tried = len(attempts)
-    counting(
-        Count(
-            "a card exchanged", stage.flow.name, count, 2, tried, tried - len(troubles)
-        )
-    )
-    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
+    survive(stage, place, counting, "a card exchanged", attempts, count)
 
 
-def test_the_power_may_be_cut_at_any_step(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_the_power_may_be_cut_at_any_step(stage, place, counting):
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
-
-    def attempt(number: int) -> Callable[[TestHost], None]:
-        return lambda bench: _cut(stage, bench, number)
-
-    attempts = {f"step {each}": attempt(each) for each in range(1, count + 1)}
-    troubles = _try(stage, place, attempts)
-    tried = len(attempts)
-    counting(
-        Count("a power cut", stage.flow.name, count, 1, tried, tried - len(troubles))
-    )
-    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
+    attempts = {
+        f"step {each}": functools.partial(_cut, stage, number=each)
+        for each in range(1, count + 1)
+    }
+    survive(stage, place, counting, "a power cut", attempts, count)
 
 
-def _try(
-    stage: Stage, place: str, attempts: Mapping[str, Callable[[TestHost], None]]
-) -> list[str]:
-    troubles = []
+def survive(
+    stage: Stage,
+    place: str,
+    counting: Counting,
+    what: str,
+    attempts: Mapping[str, Callable[[TestHost], None]],
+    steps: int,
+) -> None:
+    """Run each attempt on a copy, in a process of its own."""
+    troubles, tried = [], len(attempts)
     for number, (name, attempt) in enumerate(attempts.items()):
         bench = stage.bench.copy(os.path.join(place, str(number)))
-        ended = processes.call(lambda bench=bench, attempt=attempt: attempt(bench))
-        if ended.trouble or ended.killed:
-            troubles.append(f"{name}:\n{ended.trouble or 'killed'}")
+        if why := processes.call(functools.partial(attempt, bench)).why:
+            troubles.append(f"{name}:\n{why}")
         bench.remove()
-    return troubles
+    passed = tried - len(troubles)
+    counting(Count(what, stage.flow.name, steps, tried // steps, tried, passed))
+    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
 
 
 def _record(stage: Stage, bench: TestHost) -> int:
     steps = Steps(bench.root)
-    ended = processes.call(lambda: _act(stage.flow, bench, steps))
-    assert not ended.trouble, ended.trouble
-    assert ended.value is None
+    assert processes.result(lambda: _act(stage.flow, bench, steps)) is None
     assert steps.count
     return steps.count
 

@@ -25,7 +25,7 @@ from tests.expected_errors import Expected, raises
 from tests.stress import flows
 from tests.stress.fault_flows import NEXT
 from tests.stress.flows import DFL, FPGA, INSTANCE
-from tests.stress.result_tables import Count, Counting
+from tests.stress.result_tables import Count
 from tests.stress.simulated_host import plug, request, simulated_host
 
 STATUSES = {
@@ -120,9 +120,7 @@ def program(manager: Manager, consumer: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_fault_of_a_programming_is_survived(
-    bench: TestHost, counting: Counting, name: str
-) -> None:
+def test_every_fault_of_a_programming_is_survived(bench, counting, name):
     case = CASES[name]
     with bench.installed(), contextlib.ExitStack() as stack:
         stack.callback(bench.end_faults)

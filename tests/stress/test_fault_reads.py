@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -19,19 +19,15 @@ from os_acc.objects.lease import LeaseState
 from tests.stress import fault_flows, fault_reads, fault_trials, unreadable_attributes
 from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_trials import Stage
-from tests.stress.flows import GPU
-from tests.stress.result_tables import Counting
+from tests.stress.flows import GPU, by_name
 from tests.stress.simulated_host import plug
 
-FLOWS: Mapping[str, Flow] = {
-    flow.name: flow
-    for flow in (
-        fault_flows.TakeCard(),
-        fault_flows.GiveBackCard(),
-        fault_flows.NumVfs(),
-        fault_flows.NumVfsAgain(),
-    )
-}
+FLOWS: Mapping[str, Flow] = by_name(
+    fault_flows.TakeCard,
+    fault_flows.GiveBackCard,
+    fault_flows.NumVfs,
+    fault_flows.NumVfsAgain,
+)
 ERRORS = (errno.EIO, errno.ENODEV, *fault_reads.EXHAUSTED)
 
 
@@ -42,9 +38,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_every_read_may_fail(
-    stage: Stage, place: str, counting: Counting, error: int
-) -> None:
+def test_every_read_may_fail(stage, place, counting, error):
     reader = unreadable_attributes.to_the_helper
     recorded = stage.bench.copy(os.path.join(place, "recorded"))
     reads = fault_reads.record(stage, recorded, reader)
@@ -86,9 +80,7 @@ def locks(stage: Stage) -> str:
 
 
 @pytest.mark.parametrize("obstacle", [a_directory, a_link])
-def test_a_lock_that_cannot_be_opened_is_told(
-    stage: Stage, locks: str, obstacle: Callable[[str], None]
-) -> None:
+def test_a_lock_that_cannot_be_opened_is_told(stage, locks, obstacle):
     flow, bench = stage.flow, stage.bench
     address = flow.makes_vfs or GPU
     path = os.path.join(locks, address)

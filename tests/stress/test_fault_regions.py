@@ -22,7 +22,6 @@ from tests.stress import fault_reads, fault_regions, fault_trials, unreadable_at
 from tests.stress.fault_reads import Check, Reader
 from tests.stress.fault_trials import Effect, Stage, Told, Trial
 from tests.stress.flows import DFL
-from tests.stress.result_tables import Counting
 
 #: The helper's reads for a region or a port that is moved; the service's reads of the
 #: card.
@@ -109,9 +108,7 @@ class RegionTrial(Trial):
 
 
 @pytest.mark.parametrize("flow", fault_regions.FLOWS)
-def test_every_write_is_struck_by_every_fault(
-    flow: str, place: str, counting: Counting
-) -> None:
+def test_every_write_is_struck_by_every_fault(flow, place, counting):
     stage = stage_of(flow, place)
     places = fault_trials.record(
         stage, stage.bench.copy(os.path.join(place, "recorded"))
@@ -130,9 +127,7 @@ def test_every_write_is_struck_by_every_fault(
 
 
 @pytest.mark.parametrize(("flow", "whose", "error"), READINGS)
-def test_every_read_may_fail(
-    place: str, counting: Counting, flow: str, whose: str, error: int
-) -> None:
+def test_every_read_may_fail(place, counting, flow, whose, error):
     """Strike reads of the helper, which runs as root, and of the service itself."""
     stage = stage_of(flow, place)
     reader = READERS[whose]

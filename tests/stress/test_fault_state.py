@@ -9,12 +9,14 @@ it cannot use, and the remedy.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import random
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from oslo_privsep import capabilities
@@ -44,8 +46,7 @@ def sound() -> Iterator[TestHost]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="os-acc-", dir=memory) as directory:
         bench = fault_store.build(os.path.join(directory, "sound"))
-        ended = processes.call(lambda: fault_store.fill(bench))
-        assert not ended.trouble, ended.trouble
+        processes.result(lambda: fault_store.fill(bench))
         yield bench
 
 
@@ -59,25 +60,22 @@ def bench(sound: TestHost, place: str) -> TestHost:
     return sound.copy(os.path.join(place, "bench"))
 
 
-Attempts = Sequence[tuple[str, Callable[[TestHost], None]]]
-
-
 def survive(
     sound: TestHost,
     place: str,
     counting: Counting,
     what: str,
-    attempts: Attempts,
+    attempt: Callable[[TestHost, Any], None],
+    cases: Mapping[str, object],
 ) -> None:
-    """Run each attempt on a copy, in a process of its own."""
+    """Attempt each case on a copy, in a process of its own."""
     troubles = []
-    for number, (name, attempt) in enumerate(attempts):
+    for number, (name, case) in enumerate(cases.items()):
         bench = sound.copy(os.path.join(place, str(number)))
-        ended = processes.call(lambda bench=bench, attempt=attempt: attempt(bench))
-        if ended.trouble or ended.killed:
-            troubles.append(f"{name}:\n{ended.trouble or 'killed'}")
+        if why := processes.call(functools.partial(attempt, bench, case)).why:
+            troubles.append(f"{name}:\n{why}")
         bench.remove()
-    tried = len(attempts)
+    tried = len(cases)
     counting(Count("a damaged store", what, tried, 1, tried, tried - len(troubles)))
     assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
 
@@ -120,19 +118,18 @@ def is_aside(bench: TestHost, content: bytes) -> bool:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_every_page_may_be_damaged_before_a_start(
-    sound: TestHost, leases, place: str, counting: Counting, damage
-) -> None:
-    def attempt(number: int) -> Callable[[TestHost], None]:
-        def run(bench: TestHost) -> None:
-            fault_store.damage_page(file_of(bench), number, damage)
-            read(bench)
-            check_serves(bench, leases)
-
-        return run
+    sound, leases, place, counting, damage
+):
+    def attempt(bench: TestHost, number: int) -> None:
+        fault_store.damage_page(file_of(bench), number, damage)
+        read(bench)
+        check_serves(bench, leases)
 
     pages = pages_of(file_of(sound))
-    attempts = [(f"page {number}", attempt(number)) for number in pages]
-    survive(sound, place, counting, f"a page {damage.__name__}, at start", attempts)
+    cases = {f"page {number}": number for number in pages}
+    survive(
+        sound, place, counting, f"a page {damage.__name__}, at start", attempt, cases
+    )
 
 
 def _unplugged(manager: Manager) -> int:
@@ -145,80 +142,65 @@ def _unplugged(manager: Manager) -> int:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
-def test_every_page_may_be_damaged_in_use(
-    sound: TestHost, leases, place: str, counting: Counting, damage
-) -> None:
+def test_every_page_may_be_damaged_in_use(sound, leases, place, counting, damage):
     """The operation that detects it may fail; the next one is served."""
 
-    def attempt(number: int) -> Callable[[TestHost], None]:
-        def run(bench: TestHost) -> None:
-            with bench.installed():
-                manager = bench.start()
-                fault_store.damage_page(file_of(bench), number, damage)
-                before = bench.kernel.snapshot()
-                if (error := refusal_of(manager)) is not None:
-                    check_named(error)
-                    assert os.path.exists(error.path)
-                    assert bench.kernel.snapshot() == before
-                    plug(manager, NEXT, NIC)
-                    assert manager.unplug({"uuid": NEXT}) == 1
-                else:
-                    assert _unplugged(manager) == 1
-            check_serves(bench, leases)
-
-        return run
+    def attempt(bench: TestHost, number: int) -> None:
+        with bench.installed():
+            manager = bench.start()
+            fault_store.damage_page(file_of(bench), number, damage)
+            before = bench.kernel.snapshot()
+            if (error := refusal_of(manager)) is not None:
+                check_named(error)
+                assert os.path.exists(error.path)
+                assert bench.kernel.snapshot() == before
+                plug(manager, NEXT, NIC)
+                assert manager.unplug({"uuid": NEXT}) == 1
+            else:
+                assert _unplugged(manager) == 1
+        check_serves(bench, leases)
 
     pages = pages_of(file_of(sound))
-    attempts = [(f"page {number}", attempt(number)) for number in pages]
-    survive(sound, place, counting, f"a page {damage.__name__}, in use", attempts)
+    cases = {f"page {number}": number for number in pages}
+    survive(sound, place, counting, f"a page {damage.__name__}, in use", attempt, cases)
 
 
-def test_every_record_may_be_wrong_in_one_bit(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
+def test_every_record_may_be_wrong_in_one_bit(sound, leases, place, counting):
     """SQLite finds no damage; each lease is reported, and blocks its devices."""
 
-    def attempt(seed: int) -> Callable[[TestHost], None]:
-        def run(bench: TestHost) -> None:
-            fault_store.damage_records(file_of(bench), leases, random.Random(seed))
-            read(bench)
-            check_serves(bench, leases)
-            store = fault_store.open_store(bench)
-            assert store.leases() == ()
-            regions = store.recorded_state().unverified_regions
-            assert regions.verified_since_loss is not None
-            members = {each for lease in leases for each in lease.members}
-            assert set(store.damaged_claims()) == members
+    def attempt(bench: TestHost, seed: int) -> None:
+        fault_store.damage_records(file_of(bench), leases, random.Random(seed))
+        read(bench)
+        check_serves(bench, leases)
+        store = fault_store.open_store(bench)
+        assert store.leases() == ()
+        regions = store.recorded_state().unverified_regions
+        assert regions.verified_since_loss is not None
+        members = {each for lease in leases for each in lease.members}
+        assert set(store.damaged_claims()) == members
 
-        return run
-
-    attempts = [(f"seed {seed}", attempt(seed)) for seed in range(8)]
-    survive(sound, place, counting, "a bit of each record", attempts)
+    cases = {f"seed {seed}": seed for seed in range(8)}
+    survive(sound, place, counting, "a bit of each record", attempt, cases)
 
 
-def test_the_tail_may_be_cut_off_anywhere(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
+def test_the_tail_may_be_cut_off_anywhere(sound, leases, place, counting):
     size = file_of(sound).stat().st_size
 
-    def attempt(length: int) -> Callable[[TestHost], None]:
-        def run(bench: TestHost) -> None:
-            os.truncate(file_of(bench), length)
-            content = file_of(bench).read_bytes()
-            read(bench)
-            check_serves(bench, leases)
-            # To SQLite, bytes that are missing in the last page are zeros.
-            if length <= size - PAGE:
-                assert is_aside(bench, content), "not set aside"
-
-        return run
+    def attempt(bench: TestHost, length: int) -> None:
+        os.truncate(file_of(bench), length)
+        content = file_of(bench).read_bytes()
+        read(bench)
+        check_serves(bench, leases)
+        # To SQLite, bytes that are missing in the last page are zeros.
+        if length <= size - PAGE:
+            assert is_aside(bench, content), "not set aside"
 
     lengths = {0, 1, 15, 16, 99, 100, 512, PAGE - 1, PAGE, PAGE + 1, size - 1}
     lengths |= {
         page * PAGE - cut for page in range(2, size // PAGE, 5) for cut in (0, 7)
     }
-    attempts = [(f"{each} bytes", attempt(each)) for each in sorted(lengths)]
-    survive(sound, place, counting, "a tail cut off", attempts)
+    cases = {f"{each} bytes": each for each in sorted(lengths)}
+    survive(sound, place, counting, "a tail cut off", attempt, cases)
 
 
 # -- the schema ---------------------------------------------------------------
@@ -254,17 +236,14 @@ def without_a_column(bench: TestHost) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_table_or_a_column_may_be_missing_or_have_another_name(
-    sound: TestHost, leases, place: str, counting: Counting
-) -> None:
-    def attempt(statements: Sequence[str]) -> Callable[[TestHost], None]:
-        def run(bench: TestHost) -> None:
-            execute(file_of(bench), *statements)
-            content = file_of(bench).read_bytes()
-            read(bench)
-            check_serves(bench, leases)
-            assert is_aside(bench, content)
-
-        return run
+    sound, leases, place, counting
+):
+    def attempt(bench: TestHost, statements: Sequence[str]) -> None:
+        execute(file_of(bench), *statements)
+        content = file_of(bench).read_bytes()
+        read(bench)
+        check_serves(bench, leases)
+        assert is_aside(bench, content)
 
     tables = columns(sound)
     assert "leases" in tables
@@ -275,14 +254,14 @@ def test_a_table_or_a_column_may_be_missing_or_have_another_name(
         for column in names
     ]
     changes += without_a_column(sound)
-    attempts = [("; ".join(each), attempt(each)) for each in changes]
-    survive(sound, place, counting, "a schema that is wrong", attempts)
+    cases = {"; ".join(each): each for each in changes}
+    survive(sound, place, counting, "a schema that is wrong", attempt, cases)
 
 
 # -- no file, or an unreadable one --------------------------------------------
 
 
-def test_a_directory_in_its_place_is_told(bench: TestHost, leases) -> None:
+def test_a_directory_in_its_place_is_told(bench, leases):
     file = file_of(bench)
     elsewhere = file.with_name("elsewhere")
     file.rename(elsewhere)
@@ -296,7 +275,7 @@ def test_a_directory_in_its_place_is_told(bench: TestHost, leases) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o200])
-def test_a_file_that_may_not_be_read_is_reported(bench: TestHost, leases, mode) -> None:
+def test_a_file_that_may_not_be_read_is_reported(bench, leases, mode):
     file_of(bench).chmod(mode)
 
     def start() -> None:
@@ -307,8 +286,7 @@ def test_a_file_that_may_not_be_read_is_reported(bench: TestHost, leases, mode) 
             bench.start()
         check_named(why.value)
 
-    ended = processes.call(start)
-    assert not ended.trouble, ended.trouble
+    processes.result(start)
     file_of(bench).chmod(0o640)
     check_serves(bench, leases, whole=True)
 
@@ -318,9 +296,7 @@ def test_a_file_that_may_not_be_read_is_reported(bench: TestHost, leases, mode) 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", ".new"])
 @pytest.mark.parametrize("content", [b"", b"x", b"\xa5" * 8192, bytes(65536)])
-def test_a_foreign_file_beside_it_changes_nothing(
-    bench: TestHost, leases, suffix, content
-) -> None:
+def test_a_foreign_file_beside_it_changes_nothing(bench, leases, suffix, content):
     file_of(bench).with_name(f"os_acc.sqlite{suffix}").write_bytes(content)
     read(bench)
     check_serves(bench, leases, whole=True)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.stress import fault_flows, fault_trials
 from tests.stress.fault_trials import Effect, Stage, Trial
-from tests.stress.result_tables import Counting
 
 
 @pytest.fixture(params=fault_flows.FLOWS)
@@ -24,9 +23,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     return fault_trials.stage_of(flow, os.path.join(place, "stage"))
 
 
-def test_every_write_is_struck_by_every_fault(
-    stage: Stage, place: str, counting: Counting
-) -> None:
+def test_every_write_is_struck_by_every_fault(stage, place, counting):
     recorded = stage.bench.copy(os.path.join(place, "recorded"))
     places = fault_trials.record(stage, recorded)
     assert places, "the flow writes nothing"

@@ -19,7 +19,7 @@ import pytest
 from os_acc import exception
 from tests.random_values import TEXTS
 from tests.service_doubles import CALLS, Answer, Cloud, right
-from tests.stress.fuzzing import Fuzzed, told
+from tests.stress.fuzzing import told
 
 #: The number of random answers to each call.
 ANSWERS = 250
@@ -122,9 +122,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_whatever_a_service_answers_is_understood_or_told(
-    cloud: Cloud, seed: str, fuzzed: Fuzzed, name: str
-) -> None:
+def test_whatever_a_service_answers_is_understood_or_told(cloud, seed, fuzzed, name):
     cloud.reset()
     CALLS[name](cloud)
     for number in range(ANSWERS):

@@ -18,9 +18,8 @@ from os_acc.privsep import claims, mdev
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.mdevs import mdpy, mtty
 from tests.random_values import RandomValues, shown
-from tests.shares import Share
 from tests.stress import privileged_contract, processes
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 from tests.stress.hostile_client import RETURNED, HostileClient, serving
 from tests.stress.privileged_calls import (
     answer_to,
@@ -174,9 +173,7 @@ def fake(place: str) -> FakeKernel:
     return fake
 
 
-def test_the_number_of_files_is_that_of_the_devices(
-    fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed
-):
+def test_the_number_of_files_is_that_of_the_devices(fake, seed, share, fuzzed):
     host, calls = host_of(fake), share.select(range(CALLS), SHARES)
     rest = tuple(map(_of_contract, sorted(privileged_contract.ALL)))
     with talking_to(fake):
@@ -219,9 +216,7 @@ def _through(client: HostileClient) -> tuple[tuple[Call, ...], tuple[Call, ...]]
     return hostile, tuple(_of_contract(name, step(name)) for name in names)
 
 
-def test_an_ordinary_user_makes_no_more_files_of_root(
-    fake: FakeKernel, place: str, seed: str, share: Share, fuzzed: Fuzzed
-):
+def test_an_ordinary_user_makes_no_more_files_of_root(fake, place, seed, share, fuzzed):
     host, calls = host_of(fake), share.select(range(CALLS), SHARES)
     for directory in (place, os.path.dirname(place)):
         os.chmod(directory, 0o711)

@@ -19,10 +19,9 @@ import os_acc
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import RandomValues, shown
-from tests.shares import Share
 from tests.stress import privileged_contract
 from tests.stress.file_changes import picture
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 from tests.stress.hostile_client import (
     REFUSED,
     RETURNED,
@@ -75,9 +74,7 @@ def sendable(name: str, host: Host, seed: str, number: int) -> Arguments:
 
 
 @pytest.mark.parametrize("name", privileged_contract.ALL)
-def test_calls_through_the_channel_write_nothing_else(
-    fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed, name: str
-):
+def test_calls_through_the_channel_write_nothing_else(fake, seed, share, fuzzed, name):
     entry_point, host, done = privileged_contract.ALL[name], host_of(fake), 0
     calls = share.select(range(CALLS), SHARES)
     with connected(entry_point.context, fake.root) as client:
@@ -161,7 +158,7 @@ OTHERS: dict[str, Callable[[str], Arguments]] = {
 
 @pytest.mark.parametrize("context", sorted(CONTEXTS))
 def test_only_entry_points_of_this_context_are_called(
-    fake: FakeKernel, nothing_is_run: str, fuzzed: Fuzzed, context: str
+    fake, nothing_is_run, fuzzed, context
 ):
     rows = privileged_contract.ALL.values()
     mine = {each.name for each in rows if each.context == context}
@@ -183,7 +180,7 @@ def test_only_entry_points_of_this_context_are_called(
     fuzzed("names asked of a helper", asked)
 
 
-def test_a_name_that_is_none_is_refused(fake: FakeKernel, nothing_is_run: str):
+def test_a_name_that_is_none_is_refused(fake, nothing_is_run):
     with connected("base", fake.root) as client:
         for name in (
             None,
@@ -228,7 +225,7 @@ NO_MESSAGES = {
 }
 
 
-def test_a_wrong_message_is_refused(fake: FakeKernel, nothing_is_run: str):
+def test_a_wrong_message_is_refused(fake, nothing_is_run):
     with connected("base", fake.root) as client:
         for message in WRONG_MESSAGES:
             assert client.ask(message)[0] == REFUSED, message
@@ -236,16 +233,12 @@ def test_a_wrong_message_is_refused(fake: FakeKernel, nothing_is_run: str):
 
 
 @pytest.mark.parametrize("data", NO_MESSAGES.values(), ids=NO_MESSAGES)
-def test_what_is_no_message_ends_the_connection_at_most(
-    fake: FakeKernel, nothing_is_run: str, data: bytes
-):
+def test_what_is_no_message_ends_the_connection_at_most(fake, nothing_is_run, data):
     with connected("base", fake.root) as client:
         client.send(data)
 
 
-def test_messages_at_random_are_refused(
-    fake: FakeKernel, nothing_is_run: str, seed: str, share: Share, fuzzed: Fuzzed
-):
+def test_messages_at_random_are_refused(fake, nothing_is_run, seed, share, fuzzed):
     numbers = share.select(range(MESSAGES), SHARES)
     with connected("base", fake.root) as client:
         for number in numbers:

@@ -20,8 +20,7 @@ from os_acc.bitstreams import glance, library
 from os_acc.bitstreams import options as bitstreams
 from os_acc.testing.test_host import config_of
 from tests.random_values import TEXTS, RandomValues, shown
-from tests.shares import Share
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 
 IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
 #: Random values of each option, beyond the texts that are known for trouble.
@@ -80,9 +79,7 @@ def _leaves_home(name: str, value: object) -> bool:
 
 
 @pytest.mark.parametrize(("group", "name"), names())
-def test_a_wrong_option_of_images_is_told_so(
-    place: str, seed: str, share: Share, fuzzed: Fuzzed, group: str, name: str
-) -> None:
+def test_a_wrong_option_of_images_is_told_so(place, seed, share, fuzzed, group, name):
     every: list[object] = list(TEXTS)
     every += [
         RandomValues(f"{seed} {group} {name} {number}").value()

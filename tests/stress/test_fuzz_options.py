@@ -28,9 +28,8 @@ from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING
 from tests.random_values import TEXTS, RandomValues, shown
-from tests.shares import Share
 from tests.stress import test_fuzz_images
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 
 GPU = "0000:17:00.0"
 GROUP = conf.GROUP.name
@@ -166,15 +165,7 @@ def test_every_option_of_ours_is_fuzzed():
 
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("way", [by_override, by_file])
-def test_a_wrong_option_is_told_so(
-    fake: FakeKernel,
-    place: str,
-    seed: str,
-    share: Share,
-    fuzzed: Fuzzed,
-    way: Callable[[str, str, object], cfg.ConfigOpts],
-    name: str,
-):
+def test_a_wrong_option_is_told_so(fake, place, seed, share, fuzzed, way, name):
     before = fake.snapshot()
     selected = share.select(list(enumerate(values(name, seed, place))), SHARES)
     for number, value in selected:
@@ -234,9 +225,7 @@ def use(manager: Manager, place: str) -> None:
     sane.unplug(instance(1))
 
 
-def test_a_wrong_device_specification_is_told_so(
-    seed: str, share: Share, fuzzed: Fuzzed
-):
+def test_a_wrong_device_specification_is_told_so(seed, share, fuzzed):
     numbers = share.select(range(SPECS), SHARES)
     familiar = ("address", "vendor_id", "num_vfs", "devname", "resource_class", "*")
     right = [
@@ -302,9 +291,7 @@ def test_every_option_of_the_helpers_is_fuzzed():
 
 @pytest.mark.parametrize("group", LOADED)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_wrong_option_of_a_service_is_told_or_taken(
-    fake: FakeKernel, place: str, fuzzed: Fuzzed, group: str, text: str
-):
+def test_a_wrong_option_of_a_service_is_told_or_taken(fake, place, fuzzed, group, text):
     """Test our own options; keystoneauth1's are read by the same code as Glance's."""
     for name in OF_SERVICES[group]:
         path = Path(place, f"{name}.conf")
@@ -330,12 +317,7 @@ def test_every_option_of_networks_is_fuzzed():
 
 @pytest.mark.parametrize("option", OF_NETWORKS, ids="{0[0]}".format)
 def test_a_wrong_option_of_networks_is_told_or_taken(
-    fake: FakeKernel,
-    place: str,
-    seed: str,
-    share: Share,
-    fuzzed: Fuzzed,
-    option: tuple[str, str],
+    fake, place, seed, share, fuzzed, option
 ):
     host = numa.read_topology(fake.root)
     path = Path(place, "nova.conf")
@@ -362,9 +344,7 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
 @pytest.mark.share(5)
 @pytest.mark.parametrize("option", OF_PLUGINS, ids=" ".join)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_wrong_option_of_a_plugin_is_told_or_taken(
-    fake: FakeKernel, place: str, fuzzed: Fuzzed, option: tuple[str, str], text: str
-):
+def test_a_wrong_option_of_a_plugin_is_told_or_taken(fake, place, fuzzed, option, text):
     group, name = option
     path = Path(place, "os-acc.conf")
     path.write_bytes(f"[{group}]\n{name} = {text}\n".encode("utf-8", "surrogatepass"))
@@ -393,7 +373,7 @@ def start_helper(seconds: float) -> bool:
     return True
 
 
-def test_a_command_that_is_none_is_told_so(base: privsep.Context, fuzzed: Fuzzed):
+def test_a_command_that_is_none_is_told_so(base, fuzzed):
     # An empty value stands for the installed command.
     texts = [text for text in TEXTS if text]
     for text in texts:
@@ -408,12 +388,7 @@ def test_a_command_that_is_none_is_told_so(base: privsep.Context, fuzzed: Fuzzed
     ids=lambda value: ascii(value[:16]),
 )
 def test_a_helper_that_cannot_have_what_it_should_does_not_start(
-    base: privsep.Context,
-    fake: FakeKernel,
-    tmp_path: Path,
-    fuzzed: Fuzzed,
-    name: str,
-    value: str,
+    base, fake, tmp_path, fuzzed, name, value
 ):
     path = tmp_path / "helper.conf"
     text = f"[{base.cfg_section}]\n{name} = {value}\n"

@@ -18,10 +18,9 @@ from os_acc.cmd import privileges
 from os_acc.objects.epoch import DAY
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import shown
-from tests.shares import Share
 from tests.stress import privileged_contract
 from tests.stress.file_changes import FileChanges
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 from tests.stress.guarded_tree import GuardedTree
 from tests.stress.privileged_calls import (
     answer_to,
@@ -71,13 +70,7 @@ def test_each_context_has_an_entry_point_that_is_fuzzed():
 
 @pytest.mark.parametrize("name", privileged_contract.ALL)
 def test_nothing_is_written_but_what_was_meant(
-    place: str,
-    elsewhere: str,
-    changes: FileChanges,
-    seed: str,
-    share: Share,
-    fuzzed: Fuzzed,
-    name: str,
+    place, elsewhere, changes, seed, share, fuzzed, name
 ):
     guarded = GuardedTree(place, elsewhere, changes)
     every = range(TRAP_CALLS)
@@ -108,7 +101,7 @@ def check_later_calls_are_accepted(fake: FakeKernel) -> None:
 
 @pytest.mark.parametrize("name", privileged_contract.ALL)
 def test_a_kernel_that_reacts_is_asked_for_nothing_else(
-    place: str, seed: str, share: Share, fuzzed: Fuzzed, name: str
+    place, seed, share, fuzzed, name
 ):
     entry_point = privileged_contract.ALL[name]
     calls = share.select(range(FAKE_CALLS), SHARES)

@@ -17,9 +17,8 @@ import os_acc
 from os_acc import exception, requests, service
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from tests.random_values import shown
-from tests.shares import Share
 from tests.stress.file_changes import picture
-from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.fuzzing import SHARES, told
 from tests.stress.public_calls import (
     CLASS,
     FPGA,
@@ -125,14 +124,12 @@ def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         assert service.get().retrier.stop(LONG)
 
 
-def test_every_public_function_is_fuzzed(world: World):
+def test_every_public_function_is_fuzzed(world):
     assert Calls(world.bench).names == set(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_wrong_call_is_told_so_and_changes_nothing(
-    world: World, seed: str, share: Share, fuzzed: Fuzzed, name: str
-):
+def test_a_wrong_call_is_told_so_and_changes_nothing(world, seed, share, fuzzed, name):
     calls = Calls(world.bench)
     numbers = share.select(range(CALLS.get(name, OTHERS)), SHARES)
     for done, number in enumerate(numbers):
@@ -190,7 +187,7 @@ def is_readable(message: str) -> bool:
     ],
     ids=lambda text: ascii(text[:8]),
 )
-def test_any_text_about_an_instance_is_kept_exactly(world: World, key: str, text: str):
+def test_any_text_about_an_instance_is_kept_exactly(world, key, text):
     manager = world.bench.manager
     selected, specs = request(world.bench.provider(GPU))
     guest = {**instance(2), key: text}

@@ -79,13 +79,6 @@ def plug(cards: XrtHost, number: int, address: str, name: str) -> Callable[[], o
     return run
 
 
-def tells(check: Callable[[], object]) -> object:
-    """Run a function in a process of its own; return its result."""
-    ended = processes.call(check)
-    assert not ended.trouble, ended.trouble
-    return ended.value
-
-
 def caller_of_tool(cards: XrtHost, tool: str) -> int:
     """Return the worker that runs the tool, once the tool is at work."""
     deadline = time.monotonic() + _PATIENCE
@@ -113,20 +106,20 @@ def kill(who: Killed, client: Child, caller: int) -> None:
 
 def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
     """Check that the next plugs leave this card alone, and get another."""
-    assert tells(plug(cards, NEXT, USER, "cipher")) is False
-    assert tells(plug(cards, FIRST, USER, "adder")) is False
+    assert processes.result(plug(cards, NEXT, USER, "cipher")) is False
+    assert processes.result(plug(cards, FIRST, USER, "adder")) is False
     assert cards.ran() == ran
-    assert tells(lambda: cards.restart().store.recorded_state().unverified_regions)
-    assert tells(plug(cards, OTHER, OTHER_USER, "adder")) is True
+    assert processes.result(
+        lambda: cards.restart().store.recorded_state().unverified_regions
+    )
+    assert processes.result(plug(cards, OTHER, OTHER_USER, "adder")) is True
     assert cards.ran()[: len(ran)] == ran
 
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("who", Killed)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_tool_that_runs_on_has_its_card_alone(
-    request: pytest.FixtureRequest, cards: XrtHost, tool: str, who: Killed
-) -> None:
+def test_a_tool_that_runs_on_has_its_card_alone(request, cards, tool, who):
     cards.behave(**{tool: "hangs"})
     client = Child(plug(cards, FIRST, USER, "adder"))
     kill(who, client, caller_of_tool(cards, tool))
@@ -151,7 +144,7 @@ def test_a_tool_that_runs_on_has_its_card_alone(
         assert not manager.store.recorded_state().unverified_regions
         cards.unplug(NEXT)
 
-    tells(again)
+    processes.result(again)
     worked = ["xbmgmt works", "xbutil works", "xocl taken over"]
     assert cards.ran()[len(before) :] == worked
     assert cards.hardware() == CIPHER

@@ -17,7 +17,6 @@ import pytest
 
 from os_acc.testing import Snapshot, TestHost
 from tests import run_figures
-from tests.shares import Share
 from tests.stress import lost_store, processes
 from tests.stress.lost_store import DEVICES, Holders, Kind, Loss, consumer
 from tests.stress.recorder import Point, Recorder
@@ -69,9 +68,7 @@ def stage(place: str) -> Stage:
             assert holders.plug(manager, consumer(number), place, kind)
         return holders
 
-    ended = processes.call(fill)
-    assert not ended.trouble, ended.trouble
-    return Stage(bench, ended.value, pristine)
+    return Stage(bench, processes.result(fill), pristine)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +77,8 @@ def stage(place: str) -> Stage:
 @pytest.mark.parametrize("kind", Kind, ids=lambda each: each.name.lower())
 @pytest.mark.parametrize("loss", Loss, ids=lambda each: each.name.lower())
 def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
-    request: pytest.FixtureRequest,
-    stage: Stage,
-    place: str,
-    loss: Loss,
-    kind: Kind,
-    has_it: bool,
-    share: Share,
-) -> None:
+    request, stage, place, loss, kind, has_it, share
+):
     wanted = DEVICES[kind][0 if has_it else 1]
     points = _record(stage, os.path.join(place, "recorded"), wanted, kind)
     profile = request.config.getoption("--hypothesis-profile")
@@ -102,9 +93,7 @@ def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
         bench = stage.bench.copy(os.path.join(place, f"{os.getpid()}-{number}"))
         ended = processes.call(lambda: _lose(stage, bench, trial, wanted, kind, number))
         bench.remove()
-        if ended.trouble or ended.killed:
-            return f"{trial}:\n{ended.trouble or 'killed'}"
-        return None
+        return f"{trial}:\n{ended.why}" if ended.why else None
 
     troubles = processes.share_out(trials, attempt)
     run_figures.note(request.node, "stores lost at a point of a plug", len(trials))
@@ -127,8 +116,7 @@ def _record(stage: Stage, directory: str, wanted: str, kind: Kind) -> list[Point
         lost_store.watch_transactions(recorder, lambda: False)
         stage.holders.plug(manager, RIVAL, wanted, kind)
 
-    ended = processes.call(run)
-    assert not ended.trouble, ended.trouble
+    processes.result(run)
     with open(notes, encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     bench.remove()
@@ -166,8 +154,8 @@ def _lose(
     ],
 )
 def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
-    request: pytest.FixtureRequest, stage: Stage, place: str, seed: str, part: int
-) -> None:
+    request, stage, place, seed, part
+):
     """Both plug, and the store is lost at a random moment."""
     profile = request.config.getoption("--hypothesis-profile")
     count = _MOMENTS.get(profile, _FEW)
@@ -179,9 +167,7 @@ def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
         rng = random.Random(f"{seed}, {number}")
         ended = processes.call_with_all(lambda: _meet(stage, bench, rng))
         bench.remove()
-        if ended.trouble or ended.killed:
-            return f"moment {number}:\n{ended.trouble or 'killed'}"
-        return None
+        return f"moment {number}:\n{ended.why}" if ended.why else None
 
     troubles = processes.share_out(moments, attempt)
     run_figures.note(request.node, "stores lost at a random moment", len(moments))

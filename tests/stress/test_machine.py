@@ -464,14 +464,7 @@ def second() -> Iterator[SecondService]:
         yield process
 
 
-def test_no_history_breaks_an_invariant(
-    request: pytest.FixtureRequest,
-    part: str,
-    steps: int,
-    seed: str,
-    place: str,
-    second: SecondService,
-) -> None:
+def test_no_history_breaks_an_invariant(request, part, steps, seed, place, second):
     profile = request.config.getoption("--hypothesis-profile")
     phases = set(Phase) - _SLOW_PHASES.get(profile, set())
     print(f"to have these histories again: --hypothesis-seed={seed}")

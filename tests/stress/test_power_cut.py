@@ -18,10 +18,8 @@ import pytest
 from os_acc.objects.lease import Lease
 from os_acc.store import Store, snapshot
 from tests.stress.power_cuts import Disk, Files
-from tests.unit.store.conftest import make_lease
+from tests.unit.store.conftest import make_lease as make_lease
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
-
-__all__ = ["make_lease"]
 
 Make = Callable[..., Lease]
 Snapshot = snapshot.StoreSnapshot
@@ -70,9 +68,7 @@ def place(tmp_path: Path, make_lease: Make) -> Path:
 
 
 @pytest.mark.parametrize("act", [add, replace, delete], ids=lambda each: each.__name__)
-def test_a_commit_is_there_or_not(
-    tmp_path: Path, place: Path, make_lease: Make, act: Callable[[Store, Make], None]
-) -> None:
+def test_a_commit_is_there_or_not(tmp_path, place, make_lease, act):
     store, before, disk = reopened(str(place)), snapshot.read(str(place)), Disk(place)
     with disk.watched():
         act(store, make_lease)
@@ -81,9 +77,7 @@ def test_a_commit_is_there_or_not(
     check(tmp_path / "cut", disk, before, after)
 
 
-def test_an_upgrade_is_there_or_not(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_is_there_or_not(tmp_path, place, monkeypatch):
     before, disk = snapshot.read(str(place)), Disk(place)
     content = (place / "os_acc.sqlite").read_bytes()
     set_steps(monkeypatch, STEP)
@@ -101,7 +95,7 @@ def test_an_upgrade_is_there_or_not(
     assert versions == {1, 2}
 
 
-def test_a_damaged_store_or_its_successor_is_there(tmp_path: Path, place: Path) -> None:
+def test_a_damaged_store_or_its_successor_is_there(tmp_path, place):
     leases = snapshot.read(str(place)).leases
     execute(place / "os_acc.sqlite", "DROP TABLE events")
     disk = Disk(place)
@@ -114,9 +108,7 @@ def test_a_damaged_store_or_its_successor_is_there(tmp_path: Path, place: Path) 
 
 
 @pytest.mark.parametrize("unsynced", ["os_acc.sqlite.new", "state"])
-def test_each_sync_is_necessary(
-    tmp_path: Path, place: Path, make_lease: Make, unsynced: str
-) -> None:
+def test_each_sync_is_necessary(tmp_path, place, make_lease, unsynced):
     """The check finds a commit without the sync of its file or of its name."""
     store, before, disk = reopened(str(place)), snapshot.read(str(place)), Disk(place)
     with disk.watched(ignored=unsynced):
@@ -125,9 +117,7 @@ def test_each_sync_is_necessary(
         check(tmp_path / "cut", disk, before, snapshot.read(str(place)))
 
 
-def test_a_commit_waits_for_the_disk_twice(
-    place: Path, make_lease: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_waits_for_the_disk_twice(place, make_lease, monkeypatch):
     store, fsync, synced = reopened(str(place)), os.fsync, list[str]()
 
     def counted(descriptor: int) -> None:

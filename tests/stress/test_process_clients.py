@@ -19,14 +19,13 @@ import pytest
 
 from os_acc import deadlines, privsep
 from os_acc.attach.manager import Manager
-from os_acc.testing import Snapshot, WriteOutcome
+from os_acc.testing import WriteOutcome
 from tests.stress import process_program
 from tests.stress.process_host import (
     AUDIO,
     CARDS,
     GPU,
     Attempt,
-    ProcessHost,
     attempt,
     check_in_time,
     parent,
@@ -62,9 +61,7 @@ def die_once_sent(count: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["plug", "unplug"])
-def test_a_client_killed_with_calls_running_and_queued(
-    host: ProcessHost, pristine: Snapshot, call: str
-) -> None:
+def test_a_client_killed_with_calls_running_and_queued(host, pristine, call):
     """Calls still finish: the running ones are left alone, queued ones refused."""
     running, queued = CARDS[:2], CARDS[2:6]
 
@@ -109,9 +106,7 @@ def test_a_client_killed_with_calls_running_and_queued(
     host.check_whole(pristine)
 
 
-def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_helper_ends_with_its_client_though_a_forked_child_lives(host, pristine):
     def fork(manager: Manager) -> None:
         pid = os.fork()
         if pid == 0:
@@ -138,9 +133,7 @@ def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
 # -- stopped -----------------------------------------------------------------
 
 
-def test_a_service_ended_by_sigterm_loses_nothing(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_service_ended_by_sigterm_loses_nothing(host, pristine):
     host.kernel.hang(AUDIO, "unbind")
     client = host.service(lambda manager: plug(manager, 1, GPU))
     host.kernel.wait_until_blocked()
@@ -151,9 +144,7 @@ def test_a_service_ended_by_sigterm_loses_nothing(
     host.check_whole(pristine)
 
 
-def test_sigterm_to_all_its_processes_ends_no_write_half_way(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_sigterm_to_all_its_processes_ends_no_write_half_way(host, pristine):
     """Kill the client, its helper and its worker, as a service manager does."""
     host.kernel.hang(AUDIO, "unbind")
     client = host.service(lambda manager: plug(manager, 1, GPU))
@@ -194,12 +185,7 @@ def interrupted(call: Callable[[], object]) -> Attempt:
 @pytest.mark.native_threads
 @pytest.mark.parametrize("raised", [Told, SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("cards", [(GPU,), (GPU, *CARDS[:3])], ids=["one", "several"])
-def test_a_handler_that_raises_in_the_middle_of_a_plug(
-    host: ProcessHost,
-    pristine: Snapshot,
-    raised: type[BaseException],
-    cards: tuple[str, ...],
-) -> None:
+def test_a_handler_that_raises_in_the_middle_of_a_plug(host, pristine, raised, cards):
     def handle(_number: int, _frame: object) -> None:
         raise raised()
 
@@ -230,9 +216,7 @@ def test_a_handler_that_raises_in_the_middle_of_a_plug(
 
 
 @pytest.mark.parametrize("how", ["daemon", "thread", "executor", "sigterm"])
-def test_an_interpreter_that_ends_in_a_plug(
-    host: ProcessHost, pristine: Snapshot, how: str
-) -> None:
+def test_an_interpreter_that_ends_in_a_plug(host, pristine, how):
     """A write that never returns keeps no process from ending."""
     host.kernel.hang(GPU, "unbind")
     config = host.configure(plug_timeout=10.0, write_timeout=2.0)
@@ -269,9 +253,7 @@ def test_an_interpreter_that_ends_in_a_plug(
 
 
 @pytest.mark.native_threads
-def test_a_forked_child_plugs_while_its_parent_is_at_it(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_forked_child_plugs_while_its_parent_is_at_it(host, pristine):
     """The parent's threads hold every lock at one moment or another."""
     host.kernel.hang(GPU, "unbind")
 
@@ -314,9 +296,7 @@ def test_a_forked_child_plugs_while_its_parent_is_at_it(
 
 
 @pytest.mark.native_threads
-def test_a_forked_child_that_ends_takes_nothing_of_its_parents_along(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_forked_child_that_ends_takes_nothing_of_its_parents_along(host, pristine):
     def act(manager: Manager) -> tuple[Attempt, frozenset[int]]:
         before = host.helpers()
         host.kernel.hang(GPU, "unbind")

@@ -14,7 +14,6 @@ import pytest
 
 from os_acc import deadlines, exception, privsep
 from os_acc.attach.manager import Manager
-from os_acc.testing import Snapshot
 from tests.stress import process_dying_helper, processes
 from tests.stress.process_host import (
     AUDIO,
@@ -22,7 +21,6 @@ from tests.stress.process_host import (
     GPU,
     PYTHON,
     Attempt,
-    ProcessHost,
     attempt,
     check_in_time,
     outcome,
@@ -42,9 +40,7 @@ VFIO = "vfio-pci"
 
 
 @pytest.mark.parametrize("point", process_dying_helper.POINTS)
-def test_a_helper_killed_in_a_call_is_told_and_replaced(
-    host: ProcessHost, pristine: Snapshot, point: str
-) -> None:
+def test_a_helper_killed_in_a_call_is_told_and_replaced(host, pristine, point):
     flag = os.path.join(host.directory, "flag")
     program = process_dying_helper.__file__
     words = ("--dies-at", point, "--flag", flag, "--fake-root", host.root)
@@ -56,7 +52,7 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(
         return plugs + [attempt(lambda: unplug(manager, 1)) for _ in range(2)]
 
     config = host.configure(*PYTHON, program, *words)
-    tried = outcome(processes.Child(lambda: both_ways(host.serve(config))))
+    tried = processes.result(lambda: both_ways(host.serve(config)))
     assert [each.error for each in tried] == ["HelperLost", "", "DevicesUnreleased", ""]
     assert [each.value for each in tried] == [None, [GPU], None, 1]
     for each in tried:
@@ -65,14 +61,14 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(
 
 
 def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+    host, pristine
+):
     """For example, sudo asks for a password."""
     script = Path(host.directory, "never")
     over = Path(host.directory, "over")
     script.write_text(f"until [ -e {over} ]; do sleep 0.1; done\n")
     config = host.configure("/bin/sh", str(script), initialize_timeout=1.0)
-    tried = outcome(processes.Child(lambda: attempt(lambda: host.serve(config))))
+    tried = processes.result(lambda: attempt(lambda: host.serve(config)))
     over.touch()
     assert tried.error == "HelperUnavailable"
     check_in_time(tried, 1)
@@ -82,9 +78,7 @@ def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
 # -- stuck -------------------------------------------------------------------
 
 
-def test_many_stuck_devices_keep_nobody_else_waiting(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_many_stuck_devices_keep_nobody_else_waiting(host, pristine):
     """Twice as many writes never return as the helper has threads."""
     stuck, others = CARDS[:12], CARDS[12:20]
     for card in stuck:
@@ -100,7 +94,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
         return every[:12], every[12:] + served
 
     config = host.configure(threads=6, write_timeout=2.0, plug_timeout=60.0)
-    failed, served = outcome(processes.Child(lambda: plug_all(host.serve(config))))
+    failed, served = processes.result(lambda: plug_all(host.serve(config)))
     assert {each.error for each in failed} <= {"DeviceStuck", "HelperLost"}
     assert [each.value for each in served] == [*([card] for card in others), [GPU]]
     for each in failed + served:
@@ -109,9 +103,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
     host.check_whole(pristine)
 
 
-def test_the_helper_of_one_service_never_returns_and_another_is_served(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_the_helper_of_one_service_never_returns_and_another_is_served(host, pristine):
     host.kernel.hang(GPU, "unbind")
     first = host.service(
         lambda manager: attempt(lambda: plug(manager, 1, GPU)), write_timeout=2.0
@@ -138,9 +130,7 @@ def test_the_helper_of_one_service_never_returns_and_another_is_served(
 # -- stopped -----------------------------------------------------------------
 
 
-def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(host, pristine):
     def stopped(manager: Manager) -> list[object]:
         (silent,) = host.helpers()
         os.kill(silent, signal.SIGSTOP)
@@ -157,7 +147,7 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
         return [*tried, attempt(lambda: unplug(manager, 2))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    lost, served, back = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    lost, served, back = processes.result(lambda: stopped(host.serve(config)))
     assert lost.error == "HelperLost"
     check_in_time(lost, 30, 3)
     assert served.value == [CARDS[0]]
@@ -166,9 +156,7 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
     host.check_whole(pristine)
 
 
-def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(host, pristine):
     def stopped(manager: Manager) -> list[Attempt]:
         plug(manager, 1, GPU, CARDS[0])
         (silent,) = host.helpers()
@@ -182,7 +170,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
         return tried
 
     config = host.configure(write_timeout=3.0, unplug_timeout=30.0)
-    lost, back, served = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    lost, back, served = processes.result(lambda: stopped(host.serve(config)))
     assert lost.error == "DevicesUnreleased"
     assert "does not answer" in lost.text
     assert (back.value, served.value) == (2, [GPU])
@@ -191,9 +179,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
     host.check_whole(pristine)
 
 
-def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(host, pristine):
     host.kernel.hang(GPU, "unbind")
 
     def stopped(manager: Manager) -> list[Attempt]:
@@ -212,7 +198,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
         return [*tried, attempt(lambda: plug(manager, 1, GPU))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    tried = outcome(processes.Child(lambda: stopped(host.serve(config))))
+    tried = processes.result(lambda: stopped(host.serve(config)))
     lost, busy, other, again = tried
     assert lost.error == "HelperLost"
     assert busy.error == "DeviceStuck"
@@ -222,9 +208,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
     host.check_whole(pristine)
 
 
-def test_who_looks_for_holders_may_be_stopped_as_well(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_who_looks_for_holders_may_be_stopped_as_well(host, pristine):
     def stopped(manager: Manager) -> list[Attempt]:
         (silent,) = host.helpers("inspect")
         os.kill(silent, signal.SIGSTOP)
@@ -243,9 +227,7 @@ def test_who_looks_for_holders_may_be_stopped_as_well(
 # -- several -----------------------------------------------------------------
 
 
-def test_two_services_with_helpers_of_their_own_share_devices(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_two_services_with_helpers_of_their_own_share_devices(host, pristine):
     """Each of their threads wants one of three cards, again and again."""
     cards = CARDS[:3]
     held = Path(host.directory, "held")
@@ -282,9 +264,7 @@ def test_two_services_with_helpers_of_their_own_share_devices(
     host.check_whole(pristine)
 
 
-def test_many_callers_who_need_a_helper_start_one(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_many_callers_who_need_a_helper_start_one(host, pristine):
     def together(manager: Manager) -> tuple[int, list[Attempt]]:
         (before,) = host.helpers()
         os.kill(before, signal.SIGKILL)

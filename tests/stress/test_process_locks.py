@@ -23,7 +23,7 @@ from os_acc.privsep.kernel import LOCKS
 from os_acc.store import schema
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
-from os_acc.testing import Snapshot, uuid_of
+from os_acc.testing import uuid_of
 from tests.stress import processes
 from tests.stress.process_host import (
     CARDS,
@@ -100,9 +100,7 @@ def plug_once(host: ProcessHost) -> None:
 
 
 @pytest.mark.parametrize("hold", HOLDERS)
-def test_the_lock_of_a_killed_process_is_free(
-    host: ProcessHost, pristine: Snapshot, hold: Callable[[ProcessHost], None]
-) -> None:
+def test_the_lock_of_a_killed_process_is_free(host, pristine, hold):
     plug_once(host)
     with held(host, hold):
         pass
@@ -112,9 +110,7 @@ def test_the_lock_of_a_killed_process_is_free(
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=len)
-def test_rubbish_in_lock_files_is_in_nobodys_way(
-    host: ProcessHost, pristine: Snapshot, rubbish: bytes
-) -> None:
+def test_rubbish_in_lock_files_is_in_nobodys_way(host, pristine, rubbish):
     plug_once(host)
     locks = Path(host.state_path, "locks")
     names = {consumer_lock(uuid_of(1)), STORE_LOCK, *os.listdir(locks)}
@@ -131,9 +127,7 @@ def test_rubbish_in_lock_files_is_in_nobodys_way(
 # -- stalled processes --------------------------------------------------------
 
 
-def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(host, pristine):
     def act(manager: Manager) -> None:
         tried = attempt(lambda: plug(manager, 1, GPU))
         assert tried.error == "LockTimeout"
@@ -142,14 +136,14 @@ def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
 
     config = host.configure(plug_timeout=1.0)
     with held(host, hold_consumer):
-        outcome(processes.Child(lambda: act(host.serve(config))))
+        processes.result(lambda: act(host.serve(config)))
     assert host.run(lambda manager: plug(manager, 1, CARDS[0])) == [CARDS[0]]
     host.check_whole(pristine)
 
 
 def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
-    host: ProcessHost, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host, pristine, monkeypatch
+):
     """An operation keeps its deadline, however long a transaction may wait."""
     monkeypatch.setattr(inspection, "STORE_SECONDS", 600.0)
     config = host.configure(plug_timeout=1.0, unplug_timeout=1.0)
@@ -167,13 +161,11 @@ def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
                 check_in_time(tried, 1)
         assert plug(manager, 1, GPU) == [GPU]
 
-    outcome(processes.Child(lambda: act(host.serve(config))))
+    processes.result(lambda: act(host.serve(config)))
     host.check_whole(pristine)
 
 
-def test_who_stands_still_with_a_device_keeps_that_device(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_who_stands_still_with_a_device_keeps_that_device(host, pristine):
     plug_once(host)
 
     def act(manager: Manager) -> None:
@@ -188,9 +180,7 @@ def test_who_stands_still_with_a_device_keeps_that_device(
     host.check_whole(pristine)
 
 
-def test_a_service_that_stands_still_is_not_overtaken(
-    host: ProcessHost, pristine: Snapshot
-) -> None:
+def test_a_service_that_stands_still_is_not_overtaken(host, pristine):
     """The service is stopped between intent and commit, and goes on afterwards."""
     host.kernel.hang(GPU, "unbind")
     stopped = host.service(lambda manager: attempt(lambda: plug(manager, 1, GPU)))

@@ -2,17 +2,11 @@
 
 """The behaviour scenarios on the simulated kernel."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 pytest.register_assert_rewrite("tests.behaviour")
 
 from tests.behaviour.fake_host import FakeHost  # noqa: E402
-from tests.behaviour.host import HostUnderTest  # noqa: E402
 from tests.behaviour.scenarios import ALL  # noqa: E402
 from tests.run_figures import counts  # noqa: E402
 
@@ -31,11 +25,6 @@ counted = counts("behaviour scenarios on the fake kernel")
         pytest.param(True, False, id="iommufd"),
     ],
 )
-def test_on_the_fake_kernel(
-    scenario: Callable[[HostUnderTest], None],
-    tmp_path: Path,
-    cdev: bool,
-    groups: bool,
-) -> None:
+def test_on_the_fake_kernel(scenario, tmp_path, cdev, groups):
     with FakeHost(tmp_path, cdev=cdev, groups=groups) as host:
         scenario(host)

@@ -9,13 +9,12 @@ allocations in Placement, the definitions of the guests, and the drivers of the 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers, operations
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = compute_nodes.GPUS
@@ -25,8 +24,6 @@ ONE = {GPU.format(1): "1"}
 TWO = ONE | {GPU.format(2): "1", "group_policy": "isolate"}
 #: An image of Nova's fake of Glance that differs from that of a new server.
 OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
-#: Seconds until Nova has deleted the allocation of a server that it has deleted.
-_DEADLINE = 300
 
 
 class Cloud:
@@ -83,10 +80,10 @@ class Cloud:
         assert node.leases() == {}
         node.check_journal()
         # Nova deletes the allocation last.
-        deadline = time.monotonic() + _DEADLINE
-        while found := self.nova.consumers(node.providers).difference(allocated_to):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.1)
+        operations.wait_until(
+            lambda: self.nova.consumers(node.providers),
+            lambda found: found <= set(allocated_to),
+        )
         assert set(node.gpus).isdisjoint(self.nova.devices_in_use(host))
         node.check_host()
 
@@ -117,8 +114,7 @@ def started(
 
     :param parameters: of the kind.
     """
-    services = kind(lambda name, interval: nodes[name].deferred(interval), **parameters)
-    with nova_cases.running(services) as nova:
+    with libvirt_servers.running(kind, nodes, **parameters) as nova:
         yield Cloud(nova, nodes)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,10 +26,9 @@ from os_acc.privsep import claims
 from os_acc.store.journal import KEPT, Operation
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.kernel import FunctionState
+from tests.functional.nova import operations
 
 _VFIO = "vfio-pci"
-#: Seconds until a server must have its lease.
-_DEADLINE = 300
 
 #: The GPUs of each node.
 GPUS: Mapping[str, Sequence[str]] = {
@@ -90,9 +88,12 @@ class ComputeNode:
         return DeferredNode(self.name, self.handle, interval, self._config())
 
     @contextlib.contextmanager
-    def unavailable(self, error: exception.OsAccError) -> Iterator[None]:
-        """Let the initialization of this node fail, in a block."""
-        self._error = error
+    def unavailable(self, error: exception.OsAccError | None = None) -> Iterator[None]:
+        """Let the initialization of this node fail, in a block.
+
+        :param error: None: the helper does not start.
+        """
+        self._error = error or exception.HelperUnavailable("it does not start")
         try:
             yield
         finally:
@@ -113,10 +114,7 @@ class ComputeNode:
 
     def wait_for_lease(self, consumer: str, *, has_one: bool = True) -> None:
         """Wait until a consumer has a lease, or has none."""
-        deadline = time.monotonic() + _DEADLINE
-        while (consumer in self.leases()) is not has_one:
-            assert time.monotonic() < deadline, self.leases()
-            time.sleep(0.1)
+        operations.wait_until(self.leases, lambda found: (consumer in found) is has_one)
 
     def check_journal(self) -> None:
         """Check that the leases record the bindings that a release restores.

@@ -10,9 +10,8 @@ rescheduled, which nova-compute never does.
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,10 +34,8 @@ from oslo_utils.versionutils import convert_version_to_int as version
 from os_acc import conf
 from os_acc.nova import loading
 from os_acc.nova.initialization import DeferredNode
-from tests.functional.nova import operations
+from tests.functional.nova import nova_cases, operations
 
-#: Seconds until an operation must have ended.
-_DEADLINE = 300.0
 _CHANNEL = daemon.RootwrapClientChannel
 #: Returns the handle of os_acc for the name of a compute node, and the seconds between
 #: two attempts to initialize it.
@@ -164,10 +161,9 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def wait_for_allocation(self, consumer: str, wanted: dict[str, Any]) -> None:
         """Wait until a consumer has exactly this allocation."""
-        deadline = time.monotonic() + _DEADLINE
-        while (found := self.allocations(consumer)) != wanted:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.1)
+        operations.wait_until(
+            lambda: self.allocations(consumer), lambda found: found == wanted
+        )
 
     def consumers(self, providers: Iterable[str]) -> set[str]:
         """Return the consumers of these providers in Placement."""
@@ -187,13 +183,11 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def settled(self, server: dict[str, Any]) -> str:
         """Wait until a server is created, or not; return its status."""
-        deadline = time.monotonic() + _DEADLINE
-        while time.monotonic() < deadline:
-            found: str = self.api.get_server(server["id"])["status"]
-            if found != "BUILD":
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"server {server['id']} is still being created")
+        found: str = operations.wait_until(
+            lambda: self.api.get_server(server["id"])["status"],
+            lambda status: status != "BUILD",
+        )
+        return found
 
     def reboot(self, server: dict[str, Any], *, hard: bool = True) -> None:
         self._reboot_server(server, hard=hard)
@@ -397,15 +391,12 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
             if each["action"] == action
         )
         request = newest["request_id"]
-        deadline = time.monotonic() + _DEADLINE
-        while time.monotonic() < deadline:
-            found = self.api.get_instance_action_details(server["id"], request)
-            if any(
+        operations.wait_until(
+            lambda: self.api.get_instance_action_details(server["id"], request),
+            lambda found: any(
                 each["event"] == event and each["result"] for each in found["events"]
-            ):
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"{event} of server {server['id']} has not ended")
+            ),
+        )
 
     def is_defined(self, host: str, server: dict[str, Any]) -> bool:
         """Return whether libvirt has a guest of a server."""
@@ -428,6 +419,20 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def update_inventory(self) -> None:
         """Run Nova's periodic update of Placement."""
         self._run_periodics()
+
+
+@contextlib.contextmanager
+def running(
+    kind: Callable[..., LibvirtServers], nodes: Mapping[str, Any], **parameters: Any
+) -> Iterator[LibvirtServers]:
+    """Start Nova's services of this kind, without compute nodes, in a block.
+
+    :param nodes: the :class:`ComputeNode` of each name.
+    :param parameters: of the kind.
+    """
+    services = kind(lambda name, interval: nodes[name].deferred(interval), **parameters)
+    with nova_cases.running(services) as nova:
+        yield nova
 
 
 class TwoCells(LibvirtServers):

@@ -25,7 +25,7 @@ from os_acc.host import mdev
 from os_acc.objects.mdev import MdevType
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
-from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.compute_nodes import ComputeNode
 
 PARENTS: Mapping[str, str] = {"compute1": "0000:17:00.0", "compute2": "0000:27:00.0"}
@@ -152,10 +152,8 @@ def nodes_with_gpus(
 @pytest.fixture
 def mdev_cloud(mdev_nodes: dict[str, MdevNode]) -> Iterator[MdevCloud]:
     """Yield Nova's services without a compute node."""
-    services = libvirt_servers.LibvirtServers(
-        lambda name, interval: mdev_nodes[name].deferred(interval)
-    )
-    with nova_cases.running(services) as nova, hotplug(mdev_nodes):
+    kind = libvirt_servers.LibvirtServers
+    with libvirt_servers.running(kind, mdev_nodes) as nova, hotplug(mdev_nodes):
         yield MdevCloud(nova, mdev_nodes)
 
 

@@ -201,6 +201,15 @@ class ServerOperations(integrated_helpers.InstanceHelperMixin):  # type: ignore[
         self._wait_for_state_change(server, state)
 
 
+def wait_until(read: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
+    """Read a value until it is as expected; return it."""
+    deadline = time.monotonic() + 300
+    while not is_done(found := read()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
     """Let Nova's helpers poll for longer than their seconds, in a block."""

@@ -84,28 +84,26 @@ def weigh(extra_specs: dict[str, str]) -> list[float]:
 ONE = {f"resources1:{NIC}": "1"}
 
 
-def test_the_free_units_of_a_host_are_its_weight(placement: Placement) -> None:
+def test_the_free_units_of_a_host_are_its_weight(placement):
     assert weigh(ONE) == [11, 2]
 
 
 @pytest.mark.parametrize("host", list(HOSTS))
-def test_if_one_host_is_unknown_providers_are_counted(
-    placement: Placement, host: str
-) -> None:
+def test_if_one_host_is_unknown_providers_are_counted(placement, host):
     placement.unknown.add(host)
     assert weigh(ONE) == [2, 2]
 
 
-def test_a_server_without_accelerators_asks_nothing(placement: Placement) -> None:
+def test_a_server_without_accelerators_asks_nothing(placement):
     assert weigh({}) == [0, 0]
     assert placement.asked == []
 
 
-def test_a_single_host_has_the_same_weight(placement: Placement) -> None:
+def test_a_single_host_has_the_same_weight(placement):
     assert AcceleratorWeigher()._weigh_object(state("few"), spec_of(ONE)) == 2
 
 
-def test_an_aggregate_overrides_the_multiplier(placement: Placement) -> None:
+def test_an_aggregate_overrides_the_multiplier(placement):
     weigher = AcceleratorWeigher()
     assert weigher.weight_multiplier(state("few")) == 1.0
     packing = state("few", accelerator_weight_multiplier="-2")

@@ -77,7 +77,7 @@ def guest(cells: int) -> objects.InstanceNUMATopology:
 
 
 @pytest.mark.parametrize(("cells", "parts"), [(2, 1), (3, 2), (4, 2), (4, 3)])
-def test_a_fit_includes_the_cells_and_can_be_claimed(cells: int, parts: int) -> None:
+def test_a_fit_includes_the_cells_and_can_be_claimed(cells, parts):
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
     )
@@ -100,7 +100,7 @@ def test_a_fit_includes_the_cells_and_can_be_claimed(cells: int, parts: int) -> 
     assert found >= cells
 
 
-def test_a_fit_with_the_pinned_cpus_of_another_cell_is_none() -> None:
+def test_a_fit_with_the_pinned_cpus_of_another_cell_is_none():
     """Nova's claim would raise CPUPinningUnknown, and no other host be tried."""
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
@@ -113,9 +113,7 @@ def test_a_fit_with_the_pinned_cpus_of_another_cell_is_none() -> None:
 @pytest.mark.parametrize(
     ("cells", "expected"), [({0}, (0, 2)), ({2}, (0, 2)), ({1}, (1, 2)), ({0, 1}, None)]
 )
-def test_the_networks_of_the_guest_and_the_cells_both_hold(
-    cells: set[int], expected: tuple[int, ...] | None
-) -> None:
+def test_the_networks_of_the_guest_and_the_cells_both_hold(cells, expected):
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=1.0,
         ram_allocation_ratio=1.0,

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
 from os_acc.testing import TestHost
 from tests import device_pages
-from tests.functional.nova import libvirt_servers, nova_cases
+from tests.functional.nova import libvirt_servers
 from tests.functional.nova.compute_nodes import ComputeNode
 
 NODE = "compute1"
@@ -30,15 +29,13 @@ class PageNode(ComputeNode):
 
 
 @pytest.mark.parametrize("page", device_pages.HOSTS)
-def test_a_server_of_the_flavor_has_the_device(tmp_path: Path, page: str) -> None:
+def test_a_server_of_the_flavor_has_the_device(tmp_path, page):
     specs = device_pages.flavor(page)
     number = sum(key.startswith("resources") for key in specs)
     with TestHost(tmp_path, device_pages.HOSTS[page]) as bench:
         node = PageNode(NODE, bench, (), page=page)
-        services = libvirt_servers.LibvirtServers(
-            lambda _name, interval: node.deferred(interval)
-        )
-        with nova_cases.running(services) as nova:
+        kind = libvirt_servers.LibvirtServers
+        with libvirt_servers.running(kind, {NODE: node}) as nova:
             nova.start_compute(NODE)
             server = nova.create(specs, host=NODE)
             assert len(node.leases()[server["id"]]) == number

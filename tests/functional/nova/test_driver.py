@@ -8,16 +8,13 @@ allocations, the guest's definition and the drivers of the host are compared. An
 operation that keeps the accelerators writes nothing to the host.
 """
 
-from __future__ import annotations
-
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -26,13 +23,13 @@ server, specs, number = clouds.server, clouds.specs, clouds.number
 # -- on one host ---------------------------------------------------------------
 
 
-def test_create_and_delete(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_create_and_delete(cloud, server, number):
     cloud.check_attached(server, number)
     cloud.nova.delete(server)
     cloud.check_free()
 
 
-def test_stop_and_start(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_stop_and_start(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.stop(server)
         cloud.check_kept(server, number)
@@ -41,13 +38,13 @@ def test_stop_and_start(cloud: Cloud, server: dict[str, Any], number: int) -> No
 
 
 @pytest.mark.parametrize("hard", [True, False])
-def test_reboot(cloud: Cloud, server: dict[str, Any], number: int, hard: bool) -> None:
+def test_reboot(cloud, server, number, hard):
     with cloud.no_privileged_write():
         cloud.nova.reboot(server, hard=hard)
     cloud.check_attached(server, number)
 
 
-def test_pause_and_unpause(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_pause_and_unpause(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.pause(server)
         cloud.check_attached(server, number)
@@ -55,7 +52,7 @@ def test_pause_and_unpause(cloud: Cloud, server: dict[str, Any], number: int) ->
     cloud.check_attached(server, number)
 
 
-def test_rebuild(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_rebuild(cloud, server, number):
     before = cloud.nodes[FIRST].leases()
     with cloud.no_privileged_write():
         cloud.nova.rebuild(server, OTHER_IMAGE)
@@ -68,7 +65,7 @@ def test_rebuild(cloud: Cloud, server: dict[str, Any], number: int) -> None:
     cloud.check_free()
 
 
-def test_rescue_and_unrescue(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_rescue_and_unrescue(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.rescue(server)
         cloud.check_held(server["id"], number)
@@ -78,7 +75,7 @@ def test_rescue_and_unrescue(cloud: Cloud, server: dict[str, Any], number: int) 
     cloud.check_attached(server, number)
 
 
-def test_shelve_and_unshelve(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_shelve_and_unshelve(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.shelve(server)
         cloud.check_kept(server, number)
@@ -86,9 +83,7 @@ def test_shelve_and_unshelve(cloud: Cloud, server: dict[str, Any], number: int) 
     cloud.check_attached(server, number)
 
 
-def test_offload_and_unshelve(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_offload_and_unshelve(cloud, server, number):
     cloud.nova.shelve(server)
     cloud.nova.offload(server)
     cloud.check_free()
@@ -96,9 +91,7 @@ def test_offload_and_unshelve(
     cloud.check_attached(server, number)
 
 
-def test_soft_delete_and_restore(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_soft_delete_and_restore(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.delete_softly(server)
         cloud.check_kept(server, number)
@@ -106,16 +99,14 @@ def test_soft_delete_and_restore(
     cloud.check_attached(server, number)
 
 
-def test_soft_delete_and_reclaim(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_soft_delete_and_reclaim(cloud, server, number):
     cloud.nova.delete_softly(server)
     cloud.check_kept(server, number)
     cloud.nova.reclaim(FIRST, server)
     cloud.check_free()
 
 
-def test_suspend_and_resume(cloud: Cloud, server: dict[str, Any], number: int) -> None:
+def test_suspend_and_resume(cloud, server, number):
     with cloud.no_privileged_write():
         cloud.nova.suspend(server)
         cloud.check_kept(server, number)
@@ -127,7 +118,7 @@ def test_suspend_and_resume(cloud: Cloud, server: dict[str, Any], number: int) -
 # -- from host to host ---------------------------------------------------------
 
 
-def test_migrate_and_confirm(pair: Cloud, server: dict[str, Any], number: int) -> None:
+def test_migrate_and_confirm(pair, server, number):
     pair.nova.migrate(server)
     pair.check_held(pair.nova.migration(server), number, FIRST)
     pair.check_attached(server, number, SECOND)
@@ -136,16 +127,14 @@ def test_migrate_and_confirm(pair: Cloud, server: dict[str, Any], number: int) -
     pair.check_attached(server, number, SECOND)
 
 
-def test_migrate_and_revert(pair: Cloud, server: dict[str, Any], number: int) -> None:
+def test_migrate_and_revert(pair, server, number):
     pair.nova.migrate(server)
     pair.nova.revert(server)
     pair.check_free(SECOND)
     pair.check_attached(server, number, FIRST)
 
 
-def test_delete_while_undecided(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_delete_while_undecided(pair, server, number):
     pair.nova.migrate(server)
     pair.nova.delete(server)
     pair.check_free(SECOND)
@@ -153,9 +142,7 @@ def test_delete_while_undecided(
 
 
 @pytest.mark.parametrize("decision", ["confirm", "revert"])
-def test_resize(
-    pair: Cloud, server: dict[str, Any], number: int, decision: str
-) -> None:
+def test_resize(pair, server, number, decision):
     """The new flavor requests another number of accelerators."""
     other, units = (TWO, 2) if number == 1 else (ONE, 1)
     pair.nova.resize(server, other)
@@ -171,9 +158,7 @@ def test_resize(
         pair.check_free(SECOND)
 
 
-def test_resize_to_a_flavor_without_accelerators(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_resize_to_a_flavor_without_accelerators(pair, server, number):
     pair.nova.resize(server, {})
     pair.check_held(pair.nova.migration(server), number, FIRST)
     pair.nova.confirm(server)
@@ -181,7 +166,7 @@ def test_resize_to_a_flavor_without_accelerators(
     pair.check_free(SECOND)
 
 
-def test_unshelve_elsewhere(pair: Cloud, server: dict[str, Any], number: int) -> None:
+def test_unshelve_elsewhere(pair, server, number):
     pair.nova.shelve(server)
     pair.nova.offload(server)
     pair.nova.stop_host(FIRST)
@@ -189,7 +174,7 @@ def test_unshelve_elsewhere(pair: Cloud, server: dict[str, Any], number: int) ->
     pair.check_attached(server, number, SECOND)
 
 
-def test_evacuate(pair: Cloud, server: dict[str, Any], number: int) -> None:
+def test_evacuate(pair, server, number):
     pair.nova.stop_host(FIRST)
     pair.nova.evacuate(server)
     pair.check_attached(server, number, SECOND)
@@ -202,9 +187,7 @@ def test_evacuate(pair: Cloud, server: dict[str, Any], number: int) -> None:
 # -- refused -------------------------------------------------------------------
 
 
-def test_a_running_guest_does_not_move(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_running_guest_does_not_move(pair, server, number):
     check = "nova.virt.libvirt.driver.LibvirtDriver.check_can_live_migrate_source"
     with pair.no_privileged_write(), mock.patch(check) as of_nova:
         pair.nova.fail_to_move(server)
@@ -213,9 +196,7 @@ def test_a_running_guest_does_not_move(
     pair.check_free(SECOND)
 
 
-def test_another_server_does_not_boot_a_snapshot(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_another_server_does_not_boot_a_snapshot(cloud, server, number):
     image = cloud.nova.snapshot(server)
     other = cloud.nova.create(ONE, state="ERROR", image_uuid=image)
     assert server["id"] in other["fault"]["message"]
@@ -223,8 +204,8 @@ def test_another_server_does_not_boot_a_snapshot(
 
 
 def test_a_golden_image_is_booted_if_owner_and_operator_permit_it(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+    cloud, server, number
+):
     image = cloud.nova.snapshot(server)
     cloud.nova.flags(golden_images=True, group="os_acc_driver")
     cloud.nova.create(ONE, state="ERROR", image_uuid=image)
@@ -240,8 +221,6 @@ def test_a_golden_image_is_booted_if_owner_and_operator_permit_it(
     cloud.check_attached(server, number)
 
 
-def test_a_server_is_rebuilt_from_its_own_snapshot(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_server_is_rebuilt_from_its_own_snapshot(cloud, server, number):
     cloud.nova.rebuild(server, cloud.nova.snapshot(server))
     cloud.check_attached(server, number)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -52,12 +51,7 @@ def delete_locally(pair: Cloud, server: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "lose", [fail_to_migrate, delete_allocation, heal, delete_locally]
 )
-def test_a_leased_unit_without_an_allocation_is_not_offered(
-    pair: Cloud,
-    server: dict[str, Any],
-    number: int,
-    lose: Callable[[Cloud, dict[str, Any]], None],
-) -> None:
+def test_a_leased_unit_without_an_allocation_is_not_offered(pair, server, number, lose):
     gpus = pair.check_held(server["id"], number)
     lose(pair, server)
     assert pair.nodes[FIRST].leases()
@@ -71,9 +65,7 @@ def test_a_leased_unit_without_an_allocation_is_not_offered(
 
 
 @clouds.two_groups
-def test_a_move_in_progress_reserves_nothing(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_move_in_progress_reserves_nothing(pair, server, number):
     """The migration has the allocation, and the server still has the lease."""
     found = []
 
@@ -93,7 +85,7 @@ def test_a_move_in_progress_reserves_nothing(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_the_reservation_ends_with_the_lease(pair: Cloud) -> None:
+def test_the_reservation_ends_with_the_lease(pair):
     server = pair.nova.create(ONE, host=FIRST)
     (gpu,) = pair.check_held(server["id"], 1)
     fail_to_migrate(pair, server)
@@ -108,9 +100,7 @@ def test_the_reservation_ends_with_the_lease(pair: Cloud) -> None:
 
 @pytest.mark.usefixtures("immediately")
 @clouds.two_groups
-def test_without_an_answer_of_placement_a_reservation_stays(
-    cloud: Cloud, server: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_an_answer_of_placement_a_reservation_stays(cloud, server, caplog):
     cloud.nova.create(ONE)
     cloud.nova.deallocate(server["id"])
     cloud.nova.reconcile(FIRST)
@@ -129,9 +119,7 @@ def test_without_an_answer_of_placement_a_reservation_stays(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_failed_revert_and_a_delete_leave_nothing(
-    pair: Cloud, server: dict[str, Any], number: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_revert_and_a_delete_leave_nothing(pair, server, number, caplog):
     """Nova keeps the allocation of the migration for ever."""
     pair.nova.migrate(server)
     migration = pair.nova.migration(server)
@@ -152,7 +140,7 @@ def test_a_failed_revert_and_a_delete_leave_nothing(
     pair.check_free(FIRST)
 
 
-def test_an_unforeseen_error_does_not_end_the_rounds(cloud: Cloud) -> None:
+def test_an_unforeseen_error_does_not_end_the_rounds(cloud):
     cloud.nova.flags(reconcile_interval=0.1, group="os_acc_driver")
     rounds = mock.Mock(side_effect=[KeyError("a bug"), None, None])
     reconciler = cloud.nova.driver(FIRST)._reconciler

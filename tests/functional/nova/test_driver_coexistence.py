@@ -199,7 +199,7 @@ def shared(hosts: SharedHosts, request: pytest.FixtureRequest) -> SharedHosts:
 # -- devices of the PCI tracker ------------------------------------------------
 
 
-def test_a_server_keeps_the_devices_of_both_on_its_host(shared: SharedHosts) -> None:
+def test_a_server_keeps_the_devices_of_both_on_its_host(shared):
     server = shared.nova.create(BOTH)
     shared.check_both(server)
     shared.nova.reboot(server)
@@ -221,7 +221,7 @@ def test_a_server_keeps_the_devices_of_both_on_its_host(shared: SharedHosts) -> 
     assert shared.tracked(server["id"]) == []
 
 
-def test_a_server_moves_with_the_devices_of_both(shared: SharedHosts) -> None:
+def test_a_server_moves_with_the_devices_of_both(shared):
     server = shared.nova.create(BOTH)
     shared.start(SECOND)
     shared.nova.resize(server, BOTH)
@@ -235,9 +235,7 @@ def test_a_server_moves_with_the_devices_of_both(shared: SharedHosts) -> None:
     shared.check_both(server, SECOND)
 
 
-def test_after_a_cold_snapshot_the_guest_has_the_devices_of_both(
-    hosts: SharedHosts,
-) -> None:
+def test_after_a_cold_snapshot_the_guest_has_the_devices_of_both(hosts):
     """Nova suspends a guest whose image backend has no live snapshots."""
     TRACKER.configure(hosts.nova)
     hosts.start(FIRST)
@@ -260,7 +258,7 @@ def test_after_a_cold_snapshot_the_guest_has_the_devices_of_both(
 # -- mediated devices ----------------------------------------------------------
 
 
-def test_a_server_has_a_vgpu_and_an_accelerator(hosts: SharedHosts) -> None:
+def test_a_server_has_a_vgpu_and_an_accelerator(hosts):
     hosts.nova.flags(enabled_mdev_types=[libvirt.NVIDIA_11_VGPU_TYPE], group="devices")
     hosts.start(FIRST)
     with mock.patch(
@@ -304,7 +302,7 @@ def _check_vgpu(hosts: SharedHosts, server: dict[str, Any]) -> None:
 # -- one device in the options of both -----------------------------------------
 
 
-def test_a_device_that_nova_claims_is_not_offered(hosts: SharedHosts) -> None:
+def test_a_device_that_nova_claims_is_not_offered(hosts):
     gpu, *others = hosts.nodes[FIRST].gpus
     spec = {"address": gpu}
     alias = {"vendor_id": "10de", "product_id": "2235"}
@@ -319,9 +317,7 @@ def test_a_device_that_nova_claims_is_not_offered(hosts: SharedHosts) -> None:
     assert "No valid host" in failed["fault"]["message"]
 
 
-def test_nova_compute_ends_if_nova_also_names_a_leased_device(
-    hosts: SharedHosts,
-) -> None:
+def test_nova_compute_ends_if_nova_also_names_a_leased_device(hosts):
     hosts.start(FIRST)
     server = hosts.nova.create(ONE)
     (gpu,) = hosts.check_held(server["id"], 1)
@@ -330,7 +326,7 @@ def test_nova_compute_ends_if_nova_also_names_a_leased_device(
         hosts.nova.restart_compute_service(FIRST)
 
 
-def test_a_leased_vf_is_named_by_its_pf() -> None:
+def test_a_leased_vf_is_named_by_its_pf():
     pf = {"address": "0000:3b:00.0", "vendor_id": "8086", "product_id": "1592"}
     vf = {
         "address": "0000:3b:02.0",
@@ -348,9 +344,7 @@ def test_a_leased_vf_is_named_by_its_pf() -> None:
 
 
 @pytest.mark.parametrize("resource_class", ["VGPU", "pci_10de_2235", "VCPU"])
-def test_nova_compute_ends_if_a_class_is_one_of_novas(
-    nodes: dict[str, ComputeNode], resource_class: str
-) -> None:
+def test_nova_compute_ends_if_a_class_is_one_of_novas(nodes, resource_class):
     config = nodes[FIRST].bench.config(
         device_spec=[
             json.dumps({"vendor_id": "10de", "resource_class": resource_class})
@@ -363,9 +357,7 @@ def test_nova_compute_ends_if_a_class_is_one_of_novas(
         node.start()
 
 
-def test_no_guest_starts_with_a_unit_of_nova_in_the_place_of_an_accelerator(
-    hosts: SharedHosts,
-) -> None:
+def test_no_guest_starts_with_a_unit_of_nova_in_the_place_of_an_accelerator(hosts):
     """Both services have the same resource class."""
     spec = {"address": NIC, "resource_class": "CUSTOM_ACCELERATOR_GPU"}
     NovaDevices(spec, {"resource_class": "nic"}, spec["resource_class"]).configure(
@@ -384,9 +376,7 @@ def test_no_guest_starts_with_a_unit_of_nova_in_the_place_of_an_accelerator(
 # -- failures ------------------------------------------------------------------
 
 
-def test_after_a_failed_migration_units_of_others_do_not_cost_the_lease(
-    hosts: SharedHosts,
-) -> None:
+def test_after_a_failed_migration_units_of_others_do_not_cost_the_lease(hosts):
     for host in (FIRST, SECOND):
         hosts.start(host)
         hosts.add_provider(host, "CUSTOM_LICENCE")
@@ -403,9 +393,7 @@ def test_after_a_failed_migration_units_of_others_do_not_cost_the_lease(
     hosts.check_attached(server, 1)
 
 
-def test_a_guest_does_not_resume_without_the_device_of_nova(
-    hosts: SharedHosts,
-) -> None:
+def test_a_guest_does_not_resume_without_the_device_of_nova(hosts):
     TRACKER.configure(hosts.nova)
     hosts.start(FIRST)
     server = hosts.nova.create(BOTH)

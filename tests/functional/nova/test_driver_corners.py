@@ -17,7 +17,8 @@ from os_acc import exception
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO
+from tests.functional.nova.test_driver_faults import failing
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -37,8 +38,8 @@ def instance_of(server: dict[str, Any]) -> Any:
 
 @pytest.mark.usefixtures("immediately")
 def test_after_a_failed_rebuild_the_server_does_not_start_without_its_accelerator(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+    cloud, server, number
+):
     """Nova deletes the allocation of a server whose rebuild fails."""
     error = exception.HelperUnavailable("the helper has ended")
     with mock.patch("os_acc.node.Node.plug", side_effect=error):
@@ -49,9 +50,7 @@ def test_after_a_failed_rebuild_the_server_does_not_start_without_its_accelerato
     assert len(cloud.nova.hostdevs(FIRST, server)) == number
 
 
-def test_after_a_failed_rebuild_the_server_can_be_rebuilt(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_after_a_failed_rebuild_the_server_can_be_rebuilt(cloud, server, number):
     held = cloud.check_held(server["id"], number)
     allocated = cloud.nova.allocations(server["id"])
     error = exception.HelperUnavailable("the helper has ended")
@@ -63,11 +62,8 @@ def test_after_a_failed_rebuild_the_server_can_be_rebuilt(
     cloud.check_attached(server, number)
 
 
-def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
-    error = exception.HelperUnavailable("the helper does not start")
-    with cloud.nodes[FIRST].unavailable(error):
+def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(cloud, server, number):
+    with cloud.nodes[FIRST].unavailable():
         cloud.nova.restart_compute_service(FIRST)
         cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
     assert cloud.nova.is_running(FIRST, server)
@@ -78,8 +74,8 @@ def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(
 
 
 def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+    cloud, server, number
+):
     image = cloud.nova.snapshot(cloud.nova.create(ONE))
     allocated = cloud.nova.allocations(server["id"])
     assert len(allocated) == number + 1
@@ -96,9 +92,7 @@ def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
 
 
 @clouds.two_groups
-def test_a_hard_reboot_beside_a_slow_start_keeps_the_accelerator(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_hard_reboot_beside_a_slow_start_keeps_the_accelerator(cloud, server, number):
     """Nova 34 locks a reboot, and not a start."""
     cloud.nova.stop(server)
     waits, goes_on = threading.Event(), threading.Event()
@@ -124,9 +118,7 @@ def test_a_hard_reboot_beside_a_slow_start_keeps_the_accelerator(
 
 
 @pytest.mark.parametrize("decision", ["confirm", "revert"])
-def test_a_resize_on_one_host(
-    cloud: Cloud, specs: dict[str, str], number: int, decision: str
-) -> None:
+def test_a_resize_on_one_host(cloud, specs, number, decision):
     cloud.nova.flags(allow_resize_to_same_host=True)
     server = cloud.nova.create(specs)
     old = cloud.check_held(server["id"], number)
@@ -144,8 +136,8 @@ def test_a_resize_on_one_host(
 @pytest.mark.parametrize("step", ["os_acc.node.Node.plug", _POWER_OFF])
 @pytest.mark.parametrize(("before", "after"), [({}, ONE), (ONE, TWO), (TWO, ONE)])
 def test_a_server_stays_if_its_resize_on_one_host_fails_early(
-    cloud: Cloud, before: dict[str, str], after: dict[str, str], step: str
-) -> None:
+    cloud, before, after, step
+):
     """New accelerators are attached before the guest ends."""
     cloud.nova.flags(allow_resize_to_same_host=True)
     server = cloud.nova.create(before)
@@ -169,16 +161,11 @@ def test_a_server_stays_if_its_resize_on_one_host_fails_early(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_after_a_failed_resize_on_one_host_the_allocation_decides(
-    cloud: Cloud, specs: dict[str, str], number: int
-) -> None:
+def test_after_a_failed_resize_on_one_host_the_allocation_decides(cloud, specs, number):
     cloud.nova.flags(allow_resize_to_same_host=True)
     server = cloud.nova.create(specs)
     old = cloud.check_held(server["id"], number)
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         cloud.nova.fail_to_resize(server, specs)
     cloud.nova.reboot(server)
     assert set(cloud.check_held(server["id"], number)).isdisjoint(old)
@@ -188,14 +175,11 @@ def test_after_a_failed_resize_on_one_host_the_allocation_decides(
 @pytest.mark.usefixtures("immediately")
 @pytest.mark.parametrize(("before", "after"), [(ONE, TWO), (TWO, ONE)])
 def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
-    pair: Cloud, before: dict[str, str], after: dict[str, str]
-) -> None:
+    pair, before, after
+):
     """Nova restores the old flavor, and keeps the allocation of the new one."""
     server = pair.nova.create(before, host=FIRST)
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         pair.nova.fail_to_resize(server, after)
     assert instance_of(server).flavor.extra_specs == before
     pair.nova.reboot_in_error(server)
@@ -212,14 +196,9 @@ def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
 
 @pytest.mark.usefixtures("immediately")
 @clouds.two_groups
-def test_the_definition_on_the_source_does_not_keep_a_lease(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_the_definition_on_the_source_does_not_keep_a_lease(pair, server, number):
     """After the disks have moved, Nova leaves a guest that does not run."""
-    with mock.patch(
-        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
-        side_effect=OSError("no space left"),
-    ):
+    with failing("finish_migration"):
         pair.nova.fail_to_migrate(server)
     pair.nova.run_guests(FIRST)
     pair.nova.reconcile(FIRST)
@@ -231,16 +210,15 @@ def test_the_definition_on_the_source_does_not_keep_a_lease(
 
 
 def test_a_server_does_not_leave_a_host_that_cannot_keep_its_leases(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
-    error = exception.HelperUnavailable("the helper does not start")
-    with pair.nodes[FIRST].unavailable(error):
+    pair, server, number
+):
+    with pair.nodes[FIRST].unavailable():
         pair.nova.restart_compute_service(FIRST)
         pair.nova.fail_to_leave(server)
     pair.check_attached(server, number)
 
 
-def test_a_plain_server_moves_although_the_store_cannot_be_read(pair: Cloud) -> None:
+def test_a_plain_server_moves_although_the_store_cannot_be_read(pair):
     plain = pair.nova.create({}, host=FIRST)
     error = exception.StateUnavailable("the disk has failed")
     with mock.patch("os_acc.node.Node.attached", side_effect=error):
@@ -249,7 +227,7 @@ def test_a_plain_server_moves_although_the_store_cannot_be_read(pair: Cloud) -> 
     assert pair.nova.is_running(FIRST, plain)
 
 
-def test_a_plain_server_from_a_snapshot_can_be_resized(pair: Cloud) -> None:
+def test_a_plain_server_from_a_snapshot_can_be_resized(pair):
     image = pair.nova.snapshot(pair.nova.create(ONE, host=FIRST))
     plain = pair.nova.create({}, host=FIRST, image_uuid=image)
     pair.nova.resize(plain, ONE)
@@ -263,9 +241,7 @@ def test_a_plain_server_from_a_snapshot_can_be_resized(pair: Cloud) -> None:
 # -- suspend and resume --------------------------------------------------------
 
 
-def test_a_server_stays_suspended_while_os_acc_cannot_serve(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_server_stays_suspended_while_os_acc_cannot_serve(cloud, server, number):
     cloud.nova.suspend(server)
     error = exception.HelperUnavailable("the helper has ended")
     with mock.patch("os_acc.node.Node.plug", side_effect=error):
@@ -275,18 +251,14 @@ def test_a_server_stays_suspended_while_os_acc_cannot_serve(
     cloud.check_attached(server, number)
 
 
-def test_a_suspend_that_fails_leaves_every_accelerator(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_suspend_that_fails_leaves_every_accelerator(cloud, server, number):
     name = _LIBVIRT + "guest.Guest.save_memory_state"
     with mock.patch(name, side_effect=OSError("no space left")):
         cloud.nova.refuse(server, {"suspend": None}, "suspend")
     cloud.check_attached(server, number)
 
 
-def test_a_guest_does_not_resume_without_its_accelerator(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_guest_does_not_resume_without_its_accelerator(cloud, server, number):
     cloud.nova.suspend(server)
     name = _LIBVIRT + "guest.Guest.attach_device"
     with mock.patch(name, side_effect=OSError("no IOMMU group")):
@@ -297,14 +269,14 @@ def test_a_guest_does_not_resume_without_its_accelerator(
 # -- services that do not answer -----------------------------------------------
 
 
-def test_a_plain_server_starts_without_placement(cloud: Cloud) -> None:
+def test_a_plain_server_starts_without_placement(cloud):
     server = cloud.nova.create({})
     cloud.nova.stop(server)
     with cloud.nova.placement_down():
         cloud.nova.start(server)
 
 
-def test_a_plain_server_needs_no_store(cloud: Cloud) -> None:
+def test_a_plain_server_needs_no_store(cloud):
     server = cloud.nova.create({})
     error = exception.StateUnavailable("disk I/O error")
     with (
@@ -319,9 +291,7 @@ def test_a_plain_server_needs_no_store(cloud: Cloud) -> None:
 
 @pytest.mark.usefixtures("immediately")
 @clouds.two_groups
-def test_a_conductor_that_restarts_does_not_end_the_rounds(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_conductor_that_restarts_does_not_end_the_rounds(cloud, server, number):
     error = oslo_messaging.MessagingTimeout("no reply")
     with mock.patch("nova.objects.Migration.get_by_uuid", side_effect=error) as asked:
         cloud.nova.reconcile(FIRST)
@@ -340,9 +310,7 @@ def test_a_conductor_that_restarts_does_not_end_the_rounds(
         ("CUSTOM_PCI_8086_1572", False),
     ],
 )
-def test_without_a_node_the_units_of_others_are_served(
-    resource_class: str, is_refused: bool
-) -> None:
+def test_without_a_node_the_units_of_others_are_served(resource_class, is_refused):
     node = DeferredNode(FIRST, mock.Mock(), 1.0)
     allocations = {"provider": {"resources": {"VCPU": 1, resource_class: 1}}}
     assert node.owns_any(allocations) is is_refused
@@ -352,9 +320,7 @@ def test_without_a_node_the_units_of_others_are_served(
 
 
 @clouds.two_groups
-def test_a_flavor_of_cyborg_and_of_os_acc_is_refused(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_flavor_of_cyborg_and_of_os_acc_is_refused(cloud, server, number):
     driver, instance = cloud.nova.driver(FIRST), instance_of(server)
     instance.flavor.extra_specs["accel:device_profile"] = "gpu"
     driver._servers.release(instance)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from os_acc import exception
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, SECOND
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -37,18 +36,14 @@ def failing(method: str) -> Iterator[mock.Mock]:
 # -- a guest that is not created -----------------------------------------------
 
 
-def test_a_guest_that_cannot_be_defined_leaves_nothing(
-    cloud: Cloud, specs: dict[str, str]
-) -> None:
+def test_a_guest_that_cannot_be_defined_leaves_nothing(cloud, specs):
     with failing("_create_guest_with_network") as failed:
         cloud.nova.create(specs, state="ERROR")
     assert failed.called
     cloud.check_free()
 
 
-def test_the_second_host_serves_if_the_first_fails(
-    pair: Cloud, specs: dict[str, str], number: int
-) -> None:
+def test_the_second_host_serves_if_the_first_fails(pair, specs, number):
     node = pair.nodes[FIRST]
     for gpu in node.gpus:
         node.bench.kernel.fail(gpu, "drivers_probe")
@@ -58,9 +53,7 @@ def test_the_second_host_serves_if_the_first_fails(
 
 
 @clouds.two_groups
-def test_a_request_that_no_host_serves_is_not_rescheduled(
-    pair: Cloud, specs: dict[str, str]
-) -> None:
+def test_a_request_that_no_host_serves_is_not_rescheduled(pair, specs):
     server = pair.nova.create(
         specs | {"accel9:bitstream_id": "11111111-2222-4333-8444-555555555555"},
         state="ERROR",
@@ -70,9 +63,7 @@ def test_a_request_that_no_host_serves_is_not_rescheduled(
     pair.check_free(SECOND)
 
 
-def test_the_last_accelerators_go_to_one_of_three_servers(
-    cloud: Cloud, specs: dict[str, str], number: int
-) -> None:
+def test_the_last_accelerators_go_to_one_of_three_servers(cloud, specs, number):
     node = cloud.nodes[FIRST]
     for _ in range(len(node.gpus) - number):
         cloud.nova.create(ONE)
@@ -87,9 +78,7 @@ def test_the_last_accelerators_go_to_one_of_three_servers(
 # -- a guest that does not start again -----------------------------------------
 
 
-def test_a_device_that_cannot_be_prepared_keeps_the_server_down(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_device_that_cannot_be_prepared_keeps_the_server_down(cloud, server, number):
     cloud.nova.stop(server)
     bench = cloud.nodes[FIRST].bench
     gpus = cloud.check_held(server["id"], number)
@@ -102,9 +91,7 @@ def test_a_device_that_cannot_be_prepared_keeps_the_server_down(
     cloud.check_attached(server, number)
 
 
-def test_after_a_reboot_of_the_host_its_servers_start(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_after_a_reboot_of_the_host_its_servers_start(cloud, server, number):
     cloud.nova.flags(resume_guests_state_on_host_boot=True)
     cloud.nodes[FIRST].bench.kernel.reboot()
     cloud.nodes[FIRST].restart()
@@ -117,8 +104,8 @@ def test_after_a_reboot_of_the_host_its_servers_start(
 
 @pytest.mark.usefixtures("immediately")
 def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+    cloud, server, number
+):
     cloud.nova.stop_host(FIRST)
     cloud.nova.delete(server)
     cloud.nova.forget_guests(FIRST)
@@ -129,9 +116,7 @@ def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_the_source_releases_after_a_failure_on_the_destination(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_the_source_releases_after_a_failure_on_the_destination(pair, server, number):
     with failing("finish_migration"):
         pair.nova.fail_to_migrate(server)
     assert pair.nova.migration(server) in pair.nodes[FIRST].leases()
@@ -146,9 +131,7 @@ def test_the_source_releases_after_a_failure_on_the_destination(
 
 @pytest.mark.usefixtures("immediately")
 @clouds.two_groups
-def test_a_stopped_server_keeps_its_lease(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_stopped_server_keeps_its_lease(cloud, server, number):
     cloud.nova.stop(server)
     cloud.nova.forget_guests(FIRST)
     cloud.nova.reconcile(FIRST)
@@ -157,9 +140,7 @@ def test_a_stopped_server_keeps_its_lease(
 
 @pytest.mark.usefixtures("immediately")
 @clouds.two_groups
-def test_without_an_answer_of_placement_every_lease_stays(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_without_an_answer_of_placement_every_lease_stays(cloud, server, number):
     cloud.nova.stop_host(FIRST)
     cloud.nova.delete(server)
     cloud.nova.forget_guests(FIRST)
@@ -172,9 +153,7 @@ def test_without_an_answer_of_placement_every_lease_stays(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_failed_release_does_not_stop_the_deletion(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_failed_release_does_not_stop_the_deletion(cloud, server, number):
     gpu, *_ = cloud.check_held(server["id"], number)
     cloud.nodes[FIRST].bench.kernel.hold(gpu)
     cloud.nova.delete(server)
@@ -189,13 +168,9 @@ def test_a_failed_release_does_not_stop_the_deletion(
 
 
 def test_without_the_helper_compute_refuses_accelerators_alone(
-    nodes: dict[str, compute_nodes.ComputeNode],
-    cloud: Cloud,
-    server: dict[str, Any],
-    number: int,
-) -> None:
-    error = exception.HelperUnavailable("the helper does not start")
-    with nodes[FIRST].unavailable(error):
+    nodes, cloud, server, number
+):
+    with nodes[FIRST].unavailable():
         cloud.nova.restart_compute_service(FIRST)
         cloud.nova.update_inventory()
         refused = cloud.nova.create(ONE, state="ERROR")
@@ -212,9 +187,7 @@ def test_without_the_helper_compute_refuses_accelerators_alone(
     cloud.check_attached(cloud.nova.create(ONE), 1)
 
 
-def test_an_invalid_option_ends_compute(
-    nodes: dict[str, compute_nodes.ComputeNode], cloud: Cloud
-) -> None:
+def test_an_invalid_option_ends_compute(nodes, cloud):
     error = exception.InvalidConfiguration("device_spec is no JSON")
     with nodes[FIRST].unavailable(error), pytest.raises(type(error)):
         cloud.nova.restart_compute_service(FIRST)
@@ -232,9 +205,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_build_that_a_restart_interrupts_leaves_nothing(
-    cloud: Cloud, specs: dict[str, str]
-) -> None:
+def test_a_build_that_a_restart_interrupts_leaves_nothing(cloud, specs):
     """Nova sets a server that was being built to ERROR when it starts."""
     with (
         mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed),
@@ -252,8 +223,8 @@ def test_a_build_that_a_restart_interrupts_leaves_nothing(
 
 
 def test_a_resize_that_a_restart_of_the_destination_interrupts_can_be_repaired(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+    pair, server, number
+):
     """Nova leaves the server, and both allocations, as they were."""
     with (
         mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed),
@@ -269,9 +240,7 @@ def test_a_resize_that_a_restart_of_the_destination_interrupts_can_be_repaired(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_resize_that_a_restart_interrupts_is_rolled_back(
-    pair: Cloud, server: dict[str, Any], number: int
-) -> None:
+def test_a_resize_that_a_restart_interrupts_is_rolled_back(pair, server, number):
     """Nova does so when it starts on the source. The migration keeps the allocation."""
     name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
     with mock.patch(name, side_effect=Killed):
@@ -292,8 +261,8 @@ def test_a_resize_that_a_restart_interrupts_is_rolled_back(
 
 @pytest.mark.usefixtures("immediately")
 def test_a_resize_on_one_host_that_a_restart_interrupts_is_rolled_back(
-    cloud: Cloud, specs: dict[str, str], number: int
-) -> None:
+    cloud, specs, number
+):
     """The new accelerators are there already."""
     cloud.nova.flags(allow_resize_to_same_host=True)
     server = cloud.nova.create(specs)

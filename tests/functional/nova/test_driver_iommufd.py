@@ -86,9 +86,7 @@ def processors_with_sev() -> contextlib.AbstractContextManager[object]:
     )
 
 
-def test_a_guest_gets_each_function_through_iommufd(
-    cloud: Cloud, definitions: list[str], specs: dict[str, str], number: int
-) -> None:
+def test_a_guest_gets_each_function_through_iommufd(cloud, definitions, specs, number):
     start(cloud, iommufd=True)
     server = cloud.nova.create(specs)
     cloud.check_attached(server, number)
@@ -102,9 +100,7 @@ def test_a_guest_gets_each_function_through_iommufd(
     assert all(THROUGH_IOMMUFD in each for each in attached)
 
 
-def test_without_the_option_it_gets_the_groups(
-    cloud: Cloud, definitions: list[str]
-) -> None:
+def test_without_the_option_it_gets_the_groups(cloud, definitions):
     start(cloud, iommufd=False)
     server = cloud.nova.create(ONE)
     cloud.check_attached(server, 1)
@@ -112,12 +108,12 @@ def test_without_the_option_it_gets_the_groups(
     assert not any("iommufd" in each for each in definitions)
 
 
-def test_an_older_libvirt_is_refused_at_the_start(cloud: Cloud) -> None:
+def test_an_older_libvirt_is_refused_at_the_start(cloud):
     with pytest.raises(exception.InvalidConfiguration, match="iommufd is set"):
         start(cloud, iommufd=True, version=OLD)
 
 
-def test_an_encrypted_guest_is_refused_a_device_without_iommufd(cloud: Cloud) -> None:
+def test_an_encrypted_guest_is_refused_a_device_without_iommufd(cloud):
     start(cloud, iommufd=False)
     with cloud.no_privileged_write():
         server = cloud.nova.create(ONE, state="ERROR", image_uuid=IMAGE)
@@ -129,9 +125,7 @@ def test_an_encrypted_guest_is_refused_a_device_without_iommufd(cloud: Cloud) ->
     cloud.check_free()
 
 
-def test_an_encrypted_guest_gets_a_device_through_iommufd(
-    cloud: Cloud, definitions: list[str]
-) -> None:
+def test_an_encrypted_guest_gets_a_device_through_iommufd(cloud, definitions):
     start(cloud, iommufd=True)
     server = cloud.nova.create(ONE, image_uuid=IMAGE)
     cloud.check_attached(server, 1)
@@ -139,9 +133,7 @@ def test_an_encrypted_guest_gets_a_device_through_iommufd(
     assert all(THROUGH_IOMMUFD in each for each in definitions)
 
 
-def test_an_encrypted_guest_does_not_start_again_without_the_option(
-    cloud: Cloud, definitions: list[str]
-) -> None:
+def test_an_encrypted_guest_does_not_start_again_without_the_option(cloud, definitions):
     start(cloud, iommufd=True)
     server = cloud.nova.create(ONE, image_uuid=IMAGE)
     cloud.nova.stop(server)
@@ -155,9 +147,7 @@ def test_an_encrypted_guest_does_not_start_again_without_the_option(
     assert "encrypted (amd-sev)" in cloud.nova.stdlog.logger.output
 
 
-def test_an_encrypted_guest_without_accelerators_is_no_concern_of_ours(
-    cloud: Cloud,
-) -> None:
+def test_an_encrypted_guest_without_accelerators_is_no_concern_of_ours(cloud):
     start(cloud, iommufd=False)
     cloud.nova.create({}, image_uuid=IMAGE)
 
@@ -176,8 +166,8 @@ FUNCTION, SLOT = "0000:3b:00.0", "mtty/mtty-1/0"
     ],
 )
 def test_the_devices_that_an_encrypted_guest_may_not_have_are_named(
-    addresses: list[list[str]], iommufd: bool, refused: str
-) -> None:
+    addresses, iommufd, refused
+):
     properties = {
         "hw_mem_encryption": "True",
         "hw_mem_encryption_model": "intel-tdx",

@@ -40,12 +40,12 @@ def check(cloud: Cloud, server: dict[str, Any], number: int) -> Check:
     return check
 
 
-def test_lock_and_unlock(cloud: Cloud, check: Check) -> None:
+def test_lock_and_unlock(cloud, check):
     check(cloud.nova.lock)
     check(cloud.nova.unlock)
 
 
-def test_set_password(cloud: Cloud, specs: dict[str, str], number: int) -> None:
+def test_set_password(cloud, specs, number):
     image = cloud.nova.image_with(hw_qemu_guest_agent="yes")
     server = cloud.nova.create(specs, host=FIRST, image_uuid=image)
     with (
@@ -57,41 +57,39 @@ def test_set_password(cloud: Cloud, specs: dict[str, str], number: int) -> None:
     cloud.check_attached(server, number)
 
 
-def test_trigger_crash_dump(cloud: Cloud, check: Check) -> None:
+def test_trigger_crash_dump(cloud, check):
     with mock.patch.object(libvirt.Domain, "injectNMI") as called:
         check(cloud.nova.dump)
     assert called.called
 
 
-def test_snapshot_and_backup(cloud: Cloud, check: Check) -> None:
+def test_snapshot_and_backup(cloud, check):
     check(cloud.nova.snapshot)
     check(cloud.nova.backup)
 
 
-def test_ports(cloud: Cloud, check: Check) -> None:
+def test_ports(cloud, check):
     check(cloud.nova.add_port)
     check(cloud.nova.remove_port)
 
 
-def test_volumes(cloud: Cloud, check: Check) -> None:
+def test_volumes(cloud, check):
     check(cloud.nova.add_volume)
     check(cloud.nova.remove_volume)
 
 
-def test_name_metadata_and_state(cloud: Cloud, check: Check) -> None:
+def test_name_metadata_and_state(cloud, check):
     check(cloud.nova.rename)
     check(cloud.nova.set_metadata)
     check(cloud.nova.unset_metadata)
     check(cloud.nova.set_state)
 
 
-def test_console_log(cloud: Cloud, check: Check) -> None:
+def test_console_log(cloud, check):
     check(cloud.nova.read_console)
 
 
-def test_a_failed_live_migration_is_neither_aborted_nor_completed(
-    pair: Cloud, server: dict[str, Any], check: Check
-) -> None:
+def test_a_failed_live_migration_is_neither_aborted_nor_completed(pair, server, check):
     """It is the only one that a server with accelerators can have."""
     check(pair.nova.fail_to_move)
     path = pair.nova.path_of_migration(server)
@@ -111,9 +109,7 @@ def test_a_failed_live_migration_is_neither_aborted_nor_completed(
 
 
 @clouds.two_groups
-def test_a_live_snapshot_asks_for_no_device(
-    cloud: Cloud, server: dict[str, Any]
-) -> None:
+def test_a_live_snapshot_asks_for_no_device(cloud, server):
     """It succeeds though os_acc cannot name the devices, as of a quarantined one."""
     name = "os_acc.nova.servers.ServerAccelerators.guest_devices"
     with (

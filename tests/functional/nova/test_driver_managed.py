@@ -9,30 +9,17 @@ from typing import Any
 import pytest
 from nova.virt.libvirt import config as vconfig
 
+from os_acc.attach import serialize
 from os_acc.nova.driver import LibvirtDriver
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.objects.pci import PciAddress
+from tests.unit.leases import lease
 
-VF = {
-    "attach_handle_type": "PCI",
-    "pci_id": "0000:3b:00.1",
-    "vfio_driver": "mlx5_vfio_pci",
-    "attach_handle_info": {
-        "domain": "0000",
-        "bus": "3b",
-        "device": "00",
-        "function": "1",
-    },
-}
-GPU = {
-    "attach_handle_type": "PCI",
-    "pci_id": "0000:17:00.0",
-    "attach_handle_info": {
-        "domain": "0000",
-        "bus": "17",
-        "device": "00",
-        "function": "0",
-    },
-}
+GPU, VF = (
+    serialize.accelerator(lease(PciAddress.parse(each)))
+    for each in ("0000:17:00.0", "0000:3b:00.1")
+)
+VF["vfio_driver"] = "mlx5_vfio_pci"
 
 
 @pytest.fixture
@@ -41,15 +28,13 @@ def driver() -> LibvirtDriver:
     return driver
 
 
-def test_the_guest_is_defined_with_the_function_unmanaged(
-    driver: LibvirtDriver,
-) -> None:
+def test_the_guest_is_defined_with_the_function_unmanaged(driver):
     guest = vconfig.LibvirtConfigGuest()
     driver._guest_add_accel_pci_devices(guest, [GPU, VF, GPU])
     assert [each.managed for each in guest.devices] == ["yes", "no", "yes"]
 
 
-def test_a_resumed_guest_gets_it_unmanaged_again() -> None:
+def test_a_resumed_guest_gets_it_unmanaged_again():
     entries: Any = [VF, GPU]
     found = GuestDevices.of_entries(entries).functions()
     assert {each.bus: each.managed for each in found} == {"17": "yes", "3b": "no"}

@@ -63,7 +63,7 @@ def server(cloud: MdevCloud) -> dict[str, Any]:
 # -- the life of a server ------------------------------------------------------
 
 
-def test_a_server_keeps_its_mediated_devices_on_its_host(cloud: MdevCloud) -> None:
+def test_a_server_keeps_its_mediated_devices_on_its_host(cloud):
     server = cloud.nova.create(TWO, host=FIRST)
     held = cloud.check_attached(server, FIRST, 2)
     cloud.nova.reboot(server)
@@ -81,7 +81,7 @@ def test_a_server_keeps_its_mediated_devices_on_its_host(cloud: MdevCloud) -> No
     cloud.check_free(FIRST)
 
 
-def test_a_rescue_guest_has_none(cloud: MdevCloud, server: dict[str, Any]) -> None:
+def test_a_rescue_guest_has_none(cloud, server):
     held = cloud.check_attached(server, FIRST)
     cloud.nova.rescue(server)
     assert cloud.nova.mdevs(FIRST, server) == []
@@ -90,9 +90,7 @@ def test_a_rescue_guest_has_none(cloud: MdevCloud, server: dict[str, Any]) -> No
     assert cloud.check_attached(server, FIRST) == held
 
 
-def test_a_suspended_server_gets_them_back(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_suspended_server_gets_them_back(cloud, server):
     held = cloud.check_attached(server, FIRST)
     cloud.nova.suspend(server)
     assert cloud.nova.mdevs(FIRST, server) == []
@@ -101,9 +99,7 @@ def test_a_suspended_server_gets_them_back(
     assert cloud.check_attached(server, FIRST) == held
 
 
-def test_a_guest_does_not_resume_without_its_mediated_device(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_guest_does_not_resume_without_its_mediated_device(cloud, server):
     cloud.nova.suspend(server)
     missing = libvirt.make_libvirtError(
         libvirt.libvirtError,
@@ -116,9 +112,7 @@ def test_a_guest_does_not_resume_without_its_mediated_device(
     cloud.check_held(server["id"], FIRST)
 
 
-def test_a_failed_suspension_leaves_them_attached(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_failed_suspension_leaves_them_attached(cloud, server):
     held = cloud.check_attached(server, FIRST)
     name = _LIBVIRT + "guest.Guest.save_memory_state"
     with mock.patch(name, side_effect=OSError("no space left")):
@@ -126,7 +120,7 @@ def test_a_failed_suspension_leaves_them_attached(
     assert cloud.nova.mdevs(FIRST, server) == held
 
 
-def test_a_server_moves_with_them(cloud: MdevCloud, server: dict[str, Any]) -> None:
+def test_a_server_moves_with_them(cloud, server):
     held = cloud.check_attached(server, FIRST)
     cloud.start(SECOND)
     cloud.nova.resize(server, TWO)
@@ -141,9 +135,7 @@ def test_a_server_moves_with_them(cloud: MdevCloud, server: dict[str, Any]) -> N
     cloud.check_attached(server, SECOND)
 
 
-def test_the_guest_of_a_lost_lease_is_defined_with_the_new_one(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_guest_of_a_lost_lease_is_defined_with_the_new_one(cloud, server):
     (lost,) = cloud.check_attached(server, FIRST)
     cloud.nova.stop(server)
     cloud.nodes[FIRST].manager.unplug({"uuid": server["id"]})
@@ -153,9 +145,7 @@ def test_the_guest_of_a_lost_lease_is_defined_with_the_new_one(
     assert found != lost
 
 
-def test_cyborg_13_an_evacuation_needs_nothing_of_the_dead_host(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_cyborg_13_an_evacuation_needs_nothing_of_the_dead_host(cloud, server):
     """Cyborg called the dead host to remove its mediated device (facts 5, no. 13)."""
     left = cloud.check_attached(server, FIRST)
     cloud.start(SECOND)
@@ -169,9 +159,7 @@ def test_cyborg_13_an_evacuation_needs_nothing_of_the_dead_host(
     cloud.check_attached(server, SECOND)
 
 
-def test_cyborg_34_after_a_reboot_of_the_host_only_os_acc_creates_it(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_cyborg_34_after_a_reboot_of_the_host_only_os_acc_creates_it(cloud, server):
     """Nova defined in libvirt what Cyborg had created (facts 5, no. 34).
 
     It was never undefined, and came back at each boot.
@@ -190,9 +178,7 @@ def test_cyborg_34_after_a_reboot_of_the_host_only_os_acc_creates_it(
 # -- vGPUs of Nova -------------------------------------------------------------
 
 
-def test_nova_gives_no_leased_mediated_device_to_another_server(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_nova_gives_no_leased_mediated_device_to_another_server(cloud, server):
     """A mediated device that no guest has is free for Nova."""
     held = cloud.check_attached(server, FIRST)
     free = str(uuid.uuid4())
@@ -205,9 +191,7 @@ def test_nova_gives_no_leased_mediated_device_to_another_server(
     assert virt._get_existing_mdevs_not_assigned(None, [TYPE]) == {free}
 
 
-def test_without_the_store_nova_gives_away_no_mediated_device(
-    cloud: MdevCloud,
-) -> None:
+def test_without_the_store_nova_gives_away_no_mediated_device(cloud):
     virt = cloud.nova.driver(FIRST)
     lost = exception.StateUnavailable("the disk is gone")
     with (
@@ -217,9 +201,7 @@ def test_without_the_store_nova_gives_away_no_mediated_device(
         virt._get_existing_mdevs_not_assigned(None)
 
 
-def test_nova_compute_ends_if_nova_also_names_a_leased_mediated_device(
-    cloud: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_nova_compute_ends_if_nova_also_names_a_leased_mediated_device(cloud, server):
     cloud.check_attached(server, FIRST)
     cloud.nova.flags(enabled_mdev_types=[TYPE], group="devices")
     with pytest.raises(exception.InvalidConfiguration, match=f"{TYPE}.*leased"):
@@ -241,8 +223,8 @@ _MANAGER = "nova.compute.manager.ComputeManager."
     ],
 )
 def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
-    cloud: MdevCloud, before: dict[str, str], after: dict[str, str], step: str
-) -> None:
+    cloud, before, after, step
+):
     """Nova calls no driver, and both consumers have leases of one provider."""
     cloud.nova.flags(allow_resize_to_same_host=True)
     cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")

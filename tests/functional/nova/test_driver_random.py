@@ -13,7 +13,6 @@ import pytest
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
-from tests.shares import Share
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 
@@ -76,9 +75,7 @@ def move(pair: Cloud, dice: random.Random, server: Server) -> None:
 
 
 @pytest.mark.share(1)
-def test_servers_with_random_lives_leave_nothing(
-    pair: Cloud, dice: random.Random, share: Share
-) -> None:
+def test_servers_with_random_lives_leave_nothing(pair, dice, share):
     alive: list[tuple[Server, int]] = []
     for _ in range(FEW if share.number is not None else SERVERS):
         while len(alive) > 1:

@@ -68,40 +68,38 @@ def check_local(cloud: Cloud, server: dict[str, Any], host: str = FIRST) -> int:
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
-def test_without_the_filter_nova_chooses_the_wrong_cell(without_filter: Cloud) -> None:
+def test_without_the_filter_nova_chooses_the_wrong_cell(without_filter):
     without_filter.nova.create(ONE_CELL, state="ERROR")
     without_filter.check_free()
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
-def test_a_required_guest_goes_to_the_cell_of_the_accelerators(cloud: Cloud) -> None:
+def test_a_required_guest_goes_to_the_cell_of_the_accelerators(cloud):
     assert check_local(cloud, cloud.nova.create(ONE_CELL)) == 1
     assert check_local(cloud, cloud.nova.create(ONE_CELL)) == 1
 
 
 @pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
-def test_several_servers_of_one_request_get_accelerators_of_their_cells(
-    cloud: Cloud,
-) -> None:
+def test_several_servers_of_one_request_get_accelerators_of_their_cells(cloud):
     servers = cloud.nova.create_several(ONE_CELL, 2)
     assert sorted(check_local(cloud, each) for each in servers) == [0, 1]
 
 
 @pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
-def test_servers_of_one_request_share_a_host_without_cells(cloud: Cloud) -> None:
+def test_servers_of_one_request_share_a_host_without_cells(cloud):
     for server in cloud.nova.create_several(ONE, 2):
         cloud.check_attached(server, 1)
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
-def test_a_guest_of_both_cells_has_any_accelerator(cloud: Cloud) -> None:
+def test_a_guest_of_both_cells_has_any_accelerator(cloud):
     specs = ONE_CELL | {"hw:numa_nodes": "2"}
     (server,) = cloud.nova.create_several(specs, 1, vcpus=2)
     cloud.check_attached(server, 1)
 
 
 @pytest.mark.parametrize("nodes", [{FIRST: (0, 1), SECOND: (1, 1)}], indirect=True)
-def test_a_host_without_accelerators_in_one_cell_is_not_selected(pair: Cloud) -> None:
+def test_a_host_without_accelerators_in_one_cell_is_not_selected(pair):
     """Each host has both accelerators; only the second has them in one cell."""
     policies = {f"accel{suffix}:numa_policy": "required" for suffix in (1, 2)}
     server = pair.nova.create(TWO | policies | {"hw:numa_nodes": "1"})
@@ -113,7 +111,7 @@ def test_a_host_without_accelerators_in_one_cell_is_not_selected(pair: Cloud) ->
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
-def test_a_guest_that_moves_stays_beside_its_accelerator(pair: Cloud) -> None:
+def test_a_guest_that_moves_stays_beside_its_accelerator(pair):
     server = pair.nova.create(ONE_CELL, host=FIRST)
     pair.nova.migrate(server)
     assert check_local(pair, server, SECOND) == 1
@@ -126,7 +124,7 @@ def test_a_guest_that_moves_stays_beside_its_accelerator(pair: Cloud) -> None:
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
-def test_without_an_answer_of_placement_the_claim_decides(cloud: Cloud) -> None:
+def test_without_an_answer_of_placement_the_claim_decides(cloud):
     with cloud.nova.summaries_refused() as refused:
         server = cloud.nova.create(ONE_CELL, state="ERROR")
         assert refused
@@ -137,9 +135,7 @@ def test_without_an_answer_of_placement_the_claim_decides(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
 @pytest.mark.parametrize(("multiplier", "expected"), [(1.0, SECOND), (-1.0, FIRST)])
-def test_servers_with_accelerators_are_spread_or_packed(
-    pair: Cloud, multiplier: float, expected: str
-) -> None:
+def test_servers_with_accelerators_are_spread_or_packed(pair, multiplier, expected):
     pair.nova.flags(accelerator_weight_multiplier=multiplier, group=GROUP)
     pair.nova.create(ONE, host=FIRST)
     assert pair.nova.host_of(pair.nova.create(ONE)) == expected
@@ -149,7 +145,7 @@ def test_servers_with_accelerators_are_spread_or_packed(
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_region_that_has_the_function_is_selected(tmp_path: Path, place: int) -> None:
+def test_a_region_that_has_the_function_is_selected(tmp_path, place):
     """The other region can be programmed with this function."""
     functions = fpga.GZIP, fpga.CRYPTO
     specs = {

@@ -62,7 +62,7 @@ def in_state(state: RequestState) -> _Request:
     )
 
 
-def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> None:
+def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api):
     body = serialize.events(in_state(state) for state in RequestState)
     assert len(body["events"]) == len(RESOLVED)
     answer = api.api_post(PLACE, body, check_response_status=[207])
@@ -71,14 +71,14 @@ def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> 
     assert answered == [(each["tag"], 404) for each in body["events"]]
 
 
-def test_nova_takes_no_body_without_events(api: Any) -> None:
+def test_nova_takes_no_body_without_events(api):
     body = serialize.events([in_state(RequestState.INITIAL)])
     with pytest.raises(client.OpenStackApiException) as caught:
         api.api_post(PLACE, body)
     assert caught.value.response.status_code == 400
 
 
-def test_an_older_nova_knows_no_such_event(compute_api: Any) -> None:
+def test_an_older_nova_knows_no_such_event(compute_api):
     body = serialize.events([in_state(RequestState.BOUND)])
     compute_api.microversion = "2.81"
     try:
@@ -172,7 +172,7 @@ def soon() -> float:
     return time.monotonic() + 60.0
 
 
-def test_nova_receives_what_os_acc_sends(sender: Callable[[str], NovaEvents]) -> None:
+def test_nova_receives_what_os_acc_sends(sender):
     here, nowhere = bound_to(server_on("node1")), bound_to(server_on(None))
     unknown, waiting = in_state(RequestState.BOUND), in_state(RequestState.INITIAL)
     report = sender("admin").notify((here, nowhere, unknown, waiting), soon())
@@ -184,18 +184,14 @@ def test_nova_receives_what_os_acc_sends(sender: Callable[[str], NovaEvents]) ->
     assert report["unresolved"] == [waiting.uuid]
 
 
-def test_nova_denies_external_events_to_users(
-    sender: Callable[[str], NovaEvents],
-) -> None:
+def test_nova_denies_external_events_to_users(sender):
     request = bound_to(server_on("node1"))
     with pytest.raises(exception.ServiceRefused) as caught:
         sender("member,reader").notify([request], soon())
     assert "role admin" in caught.value.hint
 
 
-def test_nova_finds_no_server_of_another_project_for_the_role_service(
-    sender: Callable[[str], NovaEvents],
-) -> None:
+def test_nova_finds_no_server_of_another_project_for_the_role_service(sender):
     """Its policy admits the role; the query for the servers is a user's."""
     request = bound_to(server_on("node1"))
     (refused,) = sender("service").notify([request], soon())["refused"]

@@ -78,8 +78,8 @@ def refusal(api: Any, flavor_id: str, specs: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("microversion", [JUDGING, "latest"])
 def test_a_flavor_may_have_what_os_acc_reads_and_what_others_do(
-    compute_api: Any, flavor: str, microversion: str
-) -> None:
+    compute_api, flavor, microversion
+):
     specs = {FPGA: "1", **RIGHT}
     with at(compute_api, microversion):
         compute_api.post_extra_spec(flavor, {"extra_specs": specs})
@@ -88,8 +88,8 @@ def test_a_flavor_may_have_what_os_acc_reads_and_what_others_do(
 
 @pytest.mark.parametrize(("key", "value", "text"), WRONG)
 def test_a_key_that_os_acc_would_refuse_is_refused_with_its_hint(
-    compute_api: Any, flavor: str, key: str, value: str, text: str
-) -> None:
+    compute_api, flavor, key, value, text
+):
     with at(compute_api, JUDGING):
         message = refusal(compute_api, flavor, {FPGA: "1", key: value})
     assert message.startswith("Validation failed; ")
@@ -98,14 +98,14 @@ def test_a_key_that_os_acc_would_refuse_is_refused_with_its_hint(
     assert compute_api.get_extra_specs(flavor) == {}
 
 
-def test_an_older_client_is_not_hindered(compute_api: Any, flavor: str) -> None:
+def test_an_older_client_is_not_hindered(compute_api, flavor):
     specs = {"os_acc:bitsream_id": IMAGE}
     with at(compute_api, "2.85"):
         compute_api.post_extra_spec(flavor, {"extra_specs": specs})
     assert compute_api.get_extra_specs(flavor) == specs
 
 
-def test_nova_s_own_keys_are_judged_as_before(compute_api: Any, flavor: str) -> None:
+def test_nova_s_own_keys_are_judged_as_before(compute_api, flavor):
     with at(compute_api, JUDGING):
         assert "hw:foo" in refusal(compute_api, flavor, {"hw:foo": "1"})
         assert "resources1:FPGAS" in refusal(
@@ -124,7 +124,7 @@ values = st.sampled_from((IMAGE, "required", "VM", "socket", "")) | st.text()
 
 @settings(deadline=None)
 @given(keys, values)
-def test_nova_judges_any_key_as_os_acc_does(key: str, value: str) -> None:
+def test_nova_judges_any_key_as_os_acc_does(key, value):
     assert accepted_by_nova(key, value) is accepted_by_os_acc(key, value)
 
 
@@ -148,7 +148,7 @@ def accepted_by_os_acc(key: str, value: str) -> bool:
 
 @pytest.mark.parametrize("name", accel_keys.KEYS)
 @pytest.mark.parametrize("namespace", accel_keys.NAMESPACES)
-def test_nova_has_a_description_of_each_key(namespace: str, name: str) -> None:
+def test_nova_has_a_description_of_each_key(namespace, name):
     found = validators.VALIDATORS[f"{namespace}{{group}}:{name}"]
     assert found.description
     assert found.value.get("enum", []) == list(accel_keys.CHOICES.get(name, ()))

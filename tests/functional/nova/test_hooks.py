@@ -2,12 +2,8 @@
 
 """The driver fits the release of Nova, or nova-compute does not start."""
 
-from __future__ import annotations
-
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from nova.virt import driver as interface
@@ -20,11 +16,11 @@ from os_acc.nova import driver, guest_devices, hooks, live_migration
 OURS, NOVAS = driver.LibvirtDriver, libvirt.LibvirtDriver
 
 
-def test_this_release_fits() -> None:
+def test_this_release_fits():
     hooks.check(OURS, NOVAS)
 
 
-def test_the_table_has_each_method_that_the_driver_overrides_or_calls() -> None:
+def test_the_table_has_each_method_that_the_driver_overrides_or_calls():
     own = vars(live_migration.MigratingDriver) | vars(OURS)
     overridden = {
         name
@@ -44,15 +40,13 @@ def test_the_table_has_each_method_that_the_driver_overrides_or_calls() -> None:
             assert hasattr(kind, name)
 
 
-def test_the_public_ones_are_those_of_the_interface() -> None:
+def test_the_public_ones_are_those_of_the_interface():
     assert all(hasattr(interface.ComputeDriver, name) for name in hooks.PUBLIC)
     assert not any(hasattr(interface.ComputeDriver, name) for name in hooks.PRIVATE)
 
 
 @pytest.mark.parametrize("name", [*hooks.PUBLIC, *hooks.PRIVATE])
-def test_a_renamed_method_is_refused_by_its_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renamed_method_is_refused_by_its_name(name, monkeypatch):
     for each in (NOVAS, interface.ComputeDriver):
         if name in vars(each):
             monkeypatch.delattr(each, name)
@@ -68,20 +62,18 @@ def test_a_renamed_method_is_refused_by_its_name(
     ],
     ids=["moved", "removed"],
 )
-def test_a_changed_parameter_is_refused(changed: Callable[..., Any]) -> None:
+def test_a_changed_parameter_is_refused(changed):
     novas = type("LibvirtDriver", (NOVAS,), {"cleanup": changed})
     with pytest.raises(exception.InvalidConfiguration, match="cleanup does not accept"):
         hooks.check(OURS, novas)
 
 
-def test_parameters_that_a_decorator_hides_are_not_compared() -> None:
+def test_parameters_that_a_decorator_hides_are_not_compared():
     hidden = {"cleanup": lambda *args, **kwargs: None}
     hooks.check(OURS, type("LibvirtDriver", (NOVAS,), hidden))
 
 
-def test_nova_compute_does_not_start_with_a_release_that_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nova_compute_does_not_start_with_a_release_that_does_not_fit(monkeypatch):
     monkeypatch.delattr(NOVAS, "_guest_add_accel_pci_devices")
     virt = OURS.__new__(OURS)
     with pytest.raises(exception.InvalidConfiguration, match="_guest_add_accel_pci"):

@@ -95,9 +95,7 @@ def why(pair: MdevCloud, server: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("specs", [ONE, TWO], ids=["one", "two"])
-def test_a_guest_moves_with_its_mediated_devices(
-    pair: MdevCloud, specs: dict[str, str]
-) -> None:
+def test_a_guest_moves_with_its_mediated_devices(pair, specs):
     server = pair.nova.create(specs, host=FIRST)
     number = len(specs) // 2 + 1
     pair.check_attached(server, FIRST, number)
@@ -109,7 +107,7 @@ def test_a_guest_moves_with_its_mediated_devices(
     pair.check_free(SECOND)
 
 
-def test_it_moves_back(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_it_moves_back(pair, server):
     pair.nova.live_migrate(server)
     pair.nova.live_migrate(server)
     pair.check_attached(server, FIRST, 2)
@@ -117,17 +115,13 @@ def test_it_moves_back(pair: MdevCloud, server: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("host", [FIRST, SECOND])
-def test_a_reconciliation_during_the_move_changes_nothing(
-    pair: MdevCloud, server: dict[str, Any], host: str
-) -> None:
+def test_a_reconciliation_during_the_move_changes_nothing(pair, server, host):
     with during(pair, lambda: [pair.nova.reconcile(host) for _ in range(3)]):
         pair.nova.live_migrate(server)
     check_moved(pair, server)
 
 
-def test_the_target_is_restarted_during_the_move(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_target_is_restarted_during_the_move(pair, server):
     with during(pair, lambda: pair.nodes[SECOND].restart()):
         pair.nova.live_migrate(server)
     check_moved(pair, server)
@@ -151,7 +145,7 @@ def during(pair: MdevCloud, act: Callable[[], object]) -> Iterator[None]:
 # -- it is refused, and nothing is changed -------------------------------------
 
 
-def test_a_tag_refuses_it(pair: MdevCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_refuses_it(pair, monkeypatch):
     specs = MdevNode.device_spec
     tag = '"live_migratable": "false"}'
     monkeypatch.setattr(
@@ -167,14 +161,12 @@ def test_a_tag_refuses_it(pair: MdevCloud, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("mdev_nodes", [(0, 0)], ids=["none"], indirect=True)
-def test_a_driver_without_migration_refuses_it(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_driver_without_migration_refuses_it(pair, server):
     assert "has a driver that cannot migrate it" in why(pair, server)
     check_stayed(pair, server)
 
 
-def test_an_unasked_device_refuses_it(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_an_unasked_device_refuses_it(pair, server):
     state_path = pair.nodes[FIRST].manager.settings.state_path
     for each in Path(state_path, "migrations").iterdir():
         each.unlink()
@@ -182,9 +174,7 @@ def test_an_unasked_device_refuses_it(pair: MdevCloud, server: dict[str, Any]) -
     check_stayed(pair, server)
 
 
-def test_one_of_two_devices_refuses_it(
-    pair: MdevCloud, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_two_devices_refuses_it(pair, server, monkeypatch):
     first, second = pair.nova.mdevs(FIRST, server)
     real = migration._why_not
     monkeypatch.setattr(
@@ -200,9 +190,7 @@ def test_one_of_two_devices_refuses_it(
     check_stayed(pair, server)
 
 
-def test_another_profile_at_the_target_refuses_it(
-    pair: MdevCloud, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_profile_at_the_target_refuses_it(pair, server, monkeypatch):
     monkeypatch.setattr(
         MdevPlugin,
         "migration_profile",
@@ -215,7 +203,7 @@ def test_another_profile_at_the_target_refuses_it(
     check_moved(pair, server)
 
 
-def test_post_copy_refuses_it(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_post_copy_refuses_it(pair, server):
     pair.nova.flags(live_migration_permit_post_copy=True, group="libvirt")
     assert "VFIO has no post-copy" in why(pair, server)
     check_stayed(pair, server)
@@ -225,18 +213,14 @@ def test_post_copy_refuses_it(pair: MdevCloud, server: dict[str, Any]) -> None:
     ("host", "program", "release"),
     [(FIRST, "libvirt", "8.5.9"), (SECOND, "QEMU", "8.0.9")],
 )
-def test_an_old_host_refuses_it(
-    pair: MdevCloud, server: dict[str, Any], host: str, program: str, release: str
-) -> None:
+def test_an_old_host_refuses_it(pair, server, host, program, release):
     with pair.nova.outdated(host, program, release):
         text = why(pair, server)
     assert f"host {host} needs libvirt 8.6.0 and QEMU 8.1.0 or newer" in text
     check_stayed(pair, server)
 
 
-def test_a_target_with_novas_driver_refuses_it(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_target_with_novas_driver_refuses_it(pair, server):
     name = "check_can_live_migrate_destination"
     novas = getattr(driver.LibvirtDriver, name)
     with mock.patch.object(MigratingDriver, name, novas):
@@ -247,7 +231,7 @@ def test_a_target_with_novas_driver_refuses_it(
 # -- it fails, and the server stays as it was ----------------------------------
 
 
-def test_libvirt_fails_to_migrate(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_libvirt_fails_to_migrate(pair, server):
     def refuse(guest: Any, *_: Any, **_named: Any) -> None:
         guest.fail_job()
         raise libvirt.make_libvirtError(
@@ -260,9 +244,7 @@ def test_libvirt_fails_to_migrate(pair: MdevCloud, server: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_preparation_of_the_target_fails(
-    pair: MdevCloud, server: dict[str, Any], when: str
-) -> None:
+def test_the_preparation_of_the_target_fails(pair, server, when):
     prepare = MigratingDriver.pre_live_migration
 
     def refuse(*arguments: Any) -> None:
@@ -276,9 +258,7 @@ def test_the_preparation_of_the_target_fails(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_the_conductor_fails_after_the_checks(
-    pair: MdevCloud, server: dict[str, Any], again: bool
-) -> None:
+def test_the_conductor_fails_after_the_checks(pair, server, again):
     """Nova does not call the driver of the target; a second attempt succeeds."""
     name = "nova.compute.rpcapi.ComputeAPI.live_migration"
     with mock.patch(name, side_effect=nova_exception.NovaException("no")):
@@ -292,9 +272,7 @@ def test_the_conductor_fails_after_the_checks(
     check_moved(pair, server)
 
 
-def test_an_unexpected_description_refuses_the_target(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_an_unexpected_description_refuses_the_target(pair, server):
     """It may be that of another release: the server stays ACTIVE."""
     name = "os_acc.node.Node.migration_source"
     with mock.patch(name, return_value=[{"address": "x", "reason": ""}]):
@@ -302,9 +280,7 @@ def test_an_unexpected_description_refuses_the_target(
     check_stayed(pair, server)
 
 
-def test_the_target_prepares_a_device_that_a_restart_has_lost(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_target_prepares_a_device_that_a_restart_has_lost(pair, server):
     prepare = MigratingDriver.pre_live_migration
 
     def after_a_restart(*arguments: Any) -> Any:
@@ -320,9 +296,7 @@ def test_the_target_prepares_a_device_that_a_restart_has_lost(
     check_moved(pair, server)
 
 
-def test_the_devices_of_the_target_have_gone(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_devices_of_the_target_have_gone(pair, server):
     prepare = MigratingDriver.pre_live_migration
 
     def released(*arguments: Any) -> Any:
@@ -334,9 +308,7 @@ def test_the_devices_of_the_target_have_gone(
     check_stayed(pair, server)
 
 
-def test_a_server_without_accelerators_moves_to_a_host_that_cannot_serve(
-    pair: MdevCloud,
-) -> None:
+def test_a_server_without_accelerators_moves_to_a_host_that_cannot_serve(pair):
     plain = pair.nova.create({}, host=FIRST)
     with pair.nodes[SECOND].unavailable(exception.HelperUnavailable("no helper")):
         pair.nova.restart_compute_service(SECOND)
@@ -344,9 +316,7 @@ def test_a_server_without_accelerators_moves_to_a_host_that_cannot_serve(
         assert pair.nova.host_of(plain) == SECOND
 
 
-def test_the_target_is_restarted_before_it_prepares(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_target_is_restarted_before_it_prepares(pair, server):
     begin = rpcapi.ComputeAPI.live_migration
 
     def after_a_restart(*arguments: Any, **named: Any) -> Any:
@@ -363,9 +333,7 @@ def test_the_target_is_restarted_before_it_prepares(
     check_moved(pair, server)
 
 
-def test_the_abort_of_a_queued_migration(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_abort_of_a_queued_migration(pair, server):
     """Nova runs one migration at a time, and calls no driver for one that waits."""
     other = pair.nova.create(ONE, host=FIRST)
     with stopped(pair, other):
@@ -383,9 +351,7 @@ def test_the_abort_of_a_queued_migration(
         pair.check_attached(server, FIRST, 2)
 
 
-def test_the_source_fails_after_the_guest_has_left(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_the_source_fails_after_the_guest_has_left(pair, server):
     """Nova then does not call the driver of the source, and leaves an allocation."""
     name = "nova.network.neutron.API.migrate_instance_start"
     with mock.patch(name, side_effect=nova_exception.NovaException("no network")):
@@ -401,7 +367,7 @@ def test_the_source_fails_after_the_guest_has_left(
     assert left.keys() >= pair.nodes[FIRST].providers
 
 
-def test_an_abort(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_an_abort(pair, server):
     begun, ended = threading.Event(), threading.Event()
 
     def wait(guest: Any, *_: Any, **_named: Any) -> None:
@@ -454,9 +420,7 @@ def stopped(
             ended.set()
 
 
-def test_nova_compute_of_the_source_ends_during_the_move(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_nova_compute_of_the_source_ends_during_the_move(pair, server):
     """Nova leaves the allocation of the target, and calls no driver there."""
     held = pair.check_attached(server, FIRST, 2)
     with stopped(pair, server):
@@ -476,7 +440,7 @@ def test_nova_compute_of_the_source_ends_during_the_move(
         assert sorted(pair.nova.mdevs(FIRST, server)) == held
 
 
-def test_a_forced_completion(pair: MdevCloud, server: dict[str, Any]) -> None:
+def test_a_forced_completion(pair, server):
     with stopped(pair, server, arrives=True):
         pair.nova._wait_for_migration_status(server, ["running"])
         path = f"{pair.nova.path_of_migration(server)}/action"
@@ -487,9 +451,7 @@ def test_a_forced_completion(pair: MdevCloud, server: dict[str, Any]) -> None:
     check_moved(pair, server)
 
 
-def test_a_reconciliation_waits_for_the_end_of_the_move(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_reconciliation_waits_for_the_end_of_the_move(pair, server):
     with stopped(pair, server):
         for host in PARENTS:
             pair.nova.reconcile(host)
@@ -500,9 +462,7 @@ def test_a_reconciliation_waits_for_the_end_of_the_move(
 
 
 @pytest.mark.parametrize("action", ["suspend", "os-stop", "reboot", "pause"])
-def test_other_operations_wait_for_the_end_of_the_move(
-    pair: MdevCloud, server: dict[str, Any], action: str
-) -> None:
+def test_other_operations_wait_for_the_end_of_the_move(pair, server, action):
     """Nova rejects them; the devices of both hosts stay."""
     body = {action: {"type": "HARD"} if action == "reboot" else None}
     with stopped(pair, server):
@@ -512,9 +472,7 @@ def test_other_operations_wait_for_the_end_of_the_move(
         check_both(pair, server)
 
 
-def test_a_server_deleted_during_the_move_leaves_nothing(
-    pair: MdevCloud, server: dict[str, Any]
-) -> None:
+def test_a_server_deleted_during_the_move_leaves_nothing(pair, server):
     with stopped(pair, server):
         pair.nova.api.delete_server(server["id"])
         pair.nova._wait_until_deleted(server)

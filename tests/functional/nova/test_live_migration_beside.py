@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from nova.tests.fixtures import libvirt
 
-from tests.functional.nova import mdev_hosts, nova_cases, scheduled_cloud
+from tests.functional.nova import libvirt_servers, mdev_hosts, scheduled_cloud
 from tests.functional.nova.libvirt_servers import MOVES_FUNCTIONS, MOVES_MDEVS
 from tests.functional.nova.mdev_hosts import PARENTS, MdevCloud
 from tests.functional.nova.test_driver_mdevs import ONE
@@ -31,10 +31,8 @@ IN_A_CELL = ONE | {"hw:numa_nodes": "1", "accel1:numa_policy": "required"}
 def other_cells(tmp_path: Path) -> Iterator[MdevCloud]:
     """Start two nodes, whose GPUs are in the first and in the second cell."""
     with mdev_hosts.nodes_with_gpus(tmp_path, (0, 1)) as nodes:
-        services = scheduled_cloud.ScheduledServers(
-            lambda name, interval: nodes[name].deferred(interval)
-        )
-        with nova_cases.running(services) as nova, mdev_hosts.hotplug(nodes):
+        services = libvirt_servers.running(scheduled_cloud.ScheduledServers, nodes)
+        with services as nova, mdev_hosts.hotplug(nodes):
             cloud = MdevCloud(nova, nodes)
             for host in PARENTS:
                 cloud.start(host, **MOVES_MDEVS)
@@ -46,7 +44,7 @@ def cells(cloud: MdevCloud, host: str, server: dict[str, Any]) -> tuple[int, ...
     return lease.guest.cells
 
 
-def test_a_guest_moves_to_another_cell(other_cells: MdevCloud) -> None:
+def test_a_guest_moves_to_another_cell(other_cells):
     nova = other_cells.nova
     server = nova.create(IN_A_CELL, host=FIRST)
     assert (nova.cells_of(server), cells(other_cells, FIRST, server)) == ([0], (0,))
@@ -79,7 +77,7 @@ def with_nics(mdev_cloud: MdevCloud) -> MdevCloud:
     return mdev_cloud
 
 
-def test_a_device_of_nova_moves_with_the_guest(with_nics: MdevCloud) -> None:
+def test_a_device_of_nova_moves_with_the_guest(with_nics):
     nova = with_nics.nova
     server = nova.create(ONE | {"pci_passthrough:alias": "nic:1"}, host=FIRST)
     with_nics.check_held(server["id"], FIRST)

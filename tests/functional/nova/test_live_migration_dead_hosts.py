@@ -2,18 +2,15 @@
 
 """One of the two hosts dies while a running guest moves with its accelerators."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.functional.nova import mdev_hosts, test_live_migration
-from tests.functional.nova.mdev_hosts import PARENTS, UNITS, MdevCloud, MdevNode
+from tests.functional.nova.mdev_hosts import PARENTS, UNITS, MdevNode
 from tests.functional.nova.test_driver_mdevs import ONE
 from tests.functional.nova.test_live_migration import check_both, check_stayed, stopped
 
@@ -25,9 +22,7 @@ _ROLLBACK = "nova.compute.rpcapi.ComputeAPI.rollback_live_migration_at_destinati
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["delivered", "lost"])
-def test_the_target_dies(
-    pair: MdevCloud, server: dict[str, Any], is_lost: bool
-) -> None:
+def test_the_target_dies(pair, server, is_lost):
     """Nova's message waits for the target, unless the message broker loses it."""
     held = pair.check_attached(server, FIRST, 2)
     broker = mock.patch(_ROLLBACK) if is_lost else contextlib.nullcontext()
@@ -52,8 +47,8 @@ def test_the_target_dies(
 
 @pytest.mark.parametrize("is_defined", [True, False], ids=["defined", "undefined"])
 def test_the_source_dies_and_the_server_is_evacuated_to_the_target(
-    pair: MdevCloud, server: dict[str, Any], is_defined: bool
-) -> None:
+    pair, server, is_defined
+):
     held = pair.check_attached(server, FIRST, 2)
     with stopped(pair, server):
         move = pair.nova.migration(server)
@@ -88,7 +83,7 @@ class TestTwoProvidersAtTheTarget:
         with mdev_hosts.nodes_with_gpus(tmp_path, (0, 0, 0)) as found:
             yield found
 
-    def test_an_evacuation_in_mid_move_fails_once(self, pair: MdevCloud) -> None:
+    def test_an_evacuation_in_mid_move_fails_once(self, pair):
         """Nova keeps the units of the move, and adds those that it evacuates to."""
         server = pair.nova.create(ONE, host=FIRST)
         with stopped(pair, server):

@@ -16,7 +16,7 @@ from nova.virt.libvirt import driver
 
 from os_acc.objects.migration import TRAIT
 from tests.functional.host.attach.test_variant_drivers import MLX5, NIC, SPEC
-from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
+from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = "compute1", "compute2"
@@ -72,10 +72,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
     spec = dataclasses.replace(SPEC, functions=cards)
     with compute_nodes.simulated(tmp_path, spec) as bench:
         nodes = {name: NicNode(name, bench, (pf,)) for name, pf in PFS.items()}
-        services = libvirt_servers.LibvirtServers(
-            lambda name, interval: nodes[name].deferred(interval)
-        )
-        with nova_cases.running(services) as nova:
+        with libvirt_servers.running(libvirt_servers.LibvirtServers, nodes) as nova:
             nova.flags(reconcile_age=0.0, group="os_acc_driver")
             for host in PFS:
                 nova.start_compute(host, **libvirt_servers.MOVES_FUNCTIONS)
@@ -83,9 +80,7 @@ def pair(tmp_path: Path) -> Iterator[NicCloud]:
 
 
 @pytest.mark.parametrize("specs", [ONE, TWO], ids=["one", "two"])
-def test_a_guest_moves_with_its_functions(
-    pair: NicCloud, specs: dict[str, str]
-) -> None:
+def test_a_guest_moves_with_its_functions(pair, specs):
     server = pair.nova.create(specs, host=FIRST)
     number = len(pair.check_attached(server, FIRST))
     pair.nova.live_migrate(server)
@@ -101,9 +96,7 @@ def test_a_guest_moves_with_its_functions(
     ("host", "program", "release"),
     [(FIRST, "QEMU", "8.2.1"), (SECOND, "libvirt", "9.9.9")],
 )
-def test_an_old_host_refuses_it(
-    pair: NicCloud, host: str, program: str, release: str
-) -> None:
+def test_an_old_host_refuses_it(pair, host, program, release):
     server = pair.nova.create(ONE, host=FIRST)
     with pair.nova.outdated(host, program, release):
         pair.nova.fail_to_move(server)
@@ -114,7 +107,7 @@ def test_an_old_host_refuses_it(
 
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own disks", "shared"])
-def test_a_failed_move_leaves_the_functions(pair: NicCloud, is_shared: bool) -> None:
+def test_a_failed_move_leaves_the_functions(pair, is_shared):
     """On a shared path of instances Nova cleans up the target for its mdevs alone."""
     server = pair.nova.create(TWO, host=FIRST)
     held = pair.check_attached(server, FIRST)
@@ -135,7 +128,7 @@ def test_a_failed_move_leaves_the_functions(pair: NicCloud, is_shared: bool) -> 
     pair.check_free(SECOND)
 
 
-def test_the_trait_selects_hosts_whose_devices_can_move(pair: NicCloud) -> None:
+def test_the_trait_selects_hosts_whose_devices_can_move(pair):
     specs = ONE | {f"trait1:{TRAIT}": "required"}
     assert pair.nova.create(specs, state="ERROR")
     first = pair.nova.create(ONE, host=FIRST)

@@ -35,10 +35,10 @@ def moved(pairs: dict[str, str]) -> list[str]:
         {FIRST: FIRST, SECOND: THIRD},
     ],
 )
-def test_each_device_of_the_guest_gets_its_own(pairs: dict[str, str]) -> None:
+def test_each_device_of_the_guest_gets_its_own(pairs):
     assert moved(pairs) == [pairs[each] for each in sorted(pairs)]
 
 
-def test_addresses_that_are_exchanged_refuse_the_target() -> None:
+def test_addresses_that_are_exchanged_refuse_the_target():
     with pytest.raises(exception.MigrationPreCheckError, match="are exchanged"):
         moved({FIRST: SECOND, SECOND: FIRST})

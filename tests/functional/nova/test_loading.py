@@ -58,7 +58,7 @@ def run(code: str, file: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("way", [_BY_OS_VIF, _BY_SCRIPT], ids=["os_vif", "script"])
-def test_nova_loads_the_driver(nova_conf: Path, way: str) -> None:
+def test_nova_loads_the_driver(nova_conf, way):
     ran = run(way + _LOAD, nova_conf)
     assert ran.returncode == 0, ran.stderr
     module, name, program = ran.stdout.split()
@@ -66,13 +66,13 @@ def test_nova_loads_the_driver(nova_conf: Path, way: str) -> None:
     assert way is _BY_OS_VIF or program == "nova-compute"
 
 
-def test_with_another_driver_os_vif_changes_nothing(nova_conf: Path) -> None:
+def test_with_another_driver_os_vif_changes_nothing(nova_conf):
     nova_conf.write_text("[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n")
     ran = run(_BY_OS_VIF + "import nova.virt.os_acc", nova_conf)
     assert "No module named 'nova.virt.os_acc'" in ran.stderr
 
 
-def test_os_vif_lists_the_entry_point_without_a_vif_type(nova_conf: Path) -> None:
+def test_os_vif_lists_the_entry_point_without_a_vif_type(nova_conf):
     code = _BY_OS_VIF + (
         "found = {each.plugin_name: list(each.vif_info)"
         " for each in os_vif.host_info().plugin_info}\n"

@@ -2,8 +2,6 @@
 
 """The messages in the manual that an operator reads in Nova's log are those of Nova."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nova
@@ -18,7 +16,7 @@ _MODULES = ("exception.py", "pci/manager.py", "virt/driver.py")
 
 
 @pytest.mark.parametrize("title", ["Messages of Nova", "A start of nova-compute"])
-def test_each_message_in_the_manual_is_in_the_source(title: str) -> None:
+def test_each_message_in_the_manual_is_in_the_source(title):
     files = [
         *(_NOVA / module for module in _MODULES),
         *Path(os_acc.__file__).parent.rglob("*.py"),

@@ -130,11 +130,7 @@ listed = st.dictionaries(
 
 @given(listed, nodes, orders)
 @settings(max_examples=200, deadline=None)
-def test_every_cell_has_the_networks_that_nova_gives_it(
-    physnets: dict[str, list[int] | None],
-    tunnel: list[int],
-    order: tuple[Register, ...],
-) -> None:
+def test_every_cell_has_the_networks_that_nova_gives_it(physnets, tunnel, order):
     conf = configuration(physnets, tunnel, order)
     try:
         expected = novas(conf)
@@ -146,7 +142,7 @@ def test_every_cell_has_the_networks_that_nova_gives_it(
 
 
 @pytest.mark.parametrize("order", [BOTH, BOTH[::-1]])
-def test_the_worked_example_of_the_specification(order: tuple[Register, ...]) -> None:
+def test_the_worked_example_of_the_specification(order):
     conf = configuration({"physnet0": [0], "physnet1": [0, 1]}, [1], order)
     assert novas(conf) == ours(conf)
     assert [cell.network_info for cell in ours(conf).cells[:3]] == [
@@ -156,7 +152,7 @@ def test_the_worked_example_of_the_specification(order: tuple[Register, ...]) ->
     ]
 
 
-def test_an_empty_list_of_nodes_is_an_error_in_nova_alone() -> None:
+def test_an_empty_list_of_nodes_is_an_error_in_nova_alone():
     """The specification: "If this is empty, the physnet has no NUMA affinity"."""
     conf = configuration({"foo": []}, [], BOTH)
     with pytest.raises(nova_exception.InvalidNetworkNUMAAffinity):
@@ -164,14 +160,14 @@ def test_an_empty_list_of_nodes_is_an_error_in_nova_alone() -> None:
     assert ours(conf) == HOST
 
 
-def test_what_is_there_twice_is_an_error_in_os_acc_alone() -> None:
+def test_what_is_there_twice_is_an_error_in_os_acc_alone():
     conf = configuration({"foo": [1, 1]}, [], BOTH)
     assert novas(conf).cells[1].network_info.physnets == {"foo"}
     with pytest.raises(InvalidConfiguration, match="1 more than once"):
         ours(conf)
 
 
-def test_nova_itself_may_be_imported_after_the_options_were_registered() -> None:
+def test_nova_itself_may_be_imported_after_the_options_were_registered():
     """Nova registers ``[neutron] physnets`` again, with its own help text."""
     conf = cfg.ConfigOpts()
     conf(args=[], default_config_files=[])

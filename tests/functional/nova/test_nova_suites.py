@@ -65,9 +65,7 @@ def check(run: nova_suites.Run, name: str, driver: type) -> None:
 
 
 @pytest.mark.parametrize("name", each_test(DIVISOR))
-def test_it_passes_with_our_driver(
-    name: str, directory: Path, request: pytest.FixtureRequest
-) -> None:
+def test_it_passes_with_our_driver(name, directory, request):
     run = nova_suites.run(name, directory)
     check(run, name, LibvirtDriver)
     note(request.node, f"Nova's own tests: {SUBJECTS[name]}", 1)
@@ -75,12 +73,12 @@ def test_it_passes_with_our_driver(
 
 
 @pytest.mark.parametrize("name", each_test(STOCK_DIVISOR))
-def test_it_passes_with_novas_driver(name: str, request: pytest.FixtureRequest) -> None:
+def test_it_passes_with_novas_driver(name, request):
     check(nova_suites.run(name), name, driver.LibvirtDriver)
     note(request.node, f"Nova's own tests, Nova's driver: {SUBJECTS[name]}", 1)
 
 
 @pytest.mark.parametrize("name", EXCEPTIONS)
-def test_an_exception_still_applies(name: str, directory: Path) -> None:
+def test_an_exception_still_applies(name, directory):
     for place in (directory, None):
         assert nova_suites.run(name, place).skipped == (EXCEPTIONS[name],)

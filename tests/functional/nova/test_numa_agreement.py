@@ -27,7 +27,7 @@ from os_acc.objects.numa import NUMANetworkInfo
 from tests.functional.nova import numa_objects
 from tests.run_figures import note
 from tests.unit.numa import cases, nova_claim, oracle, to_nova
-from tests.unit.numa.quirks import QUIRKS, Quirk
+from tests.unit.numa.quirks import QUIRKS
 
 #: The cases of each kind: 10,000 in all.
 CASES, SEEDS = 500, range(20)
@@ -61,9 +61,7 @@ def filtered_by_nova(stats: Any, question: Question, chosen: list[int]) -> list[
 
 
 @seeds
-def test_the_same_pools_are_near_enough(
-    seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_the_same_pools_are_near_enough(seed, request):
     dice, counted = random.Random(seed), Counter[str]()
     for number in range(CASES):
         question = device_question(dice, requests=1)
@@ -88,9 +86,7 @@ def test_the_same_pools_are_near_enough(
 
 
 @seeds
-def test_the_same_requests_are_served(
-    seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_the_same_requests_are_served(seed, request):
     dice, counted = random.Random(seed), Counter[str]()
     for number in range(CASES):
         question = device_question(dice)
@@ -134,9 +130,7 @@ def device_question(dice: random.Random, requests: int = 0) -> Question:
 
 
 @seeds
-def test_the_same_networks_are_carried(
-    seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_the_same_networks_are_carried(seed, request):
     dice, counted = random.Random(seed), Counter[bool]()
     for number in range(CASES):
         question = Question(
@@ -194,9 +188,7 @@ def fitted_by_nova(question: Question, stats: Any, limits: Any) -> Any:
 
 
 @seeds
-def test_with_its_quirks_nova_s_answer_is_the_same(
-    seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_with_its_quirks_nova_s_answer_is_the_same(seed, request):
     dice, counted = random.Random(seed), Counter[str]()
     for number in range(CASES):
         question = cases.question(dice)
@@ -215,7 +207,7 @@ def test_with_its_quirks_nova_s_answer_is_the_same(
 
 
 @pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
-def test_nova_has_each_quirk(quirk: Quirk, request: pytest.FixtureRequest) -> None:
+def test_nova_has_each_quirk(quirk, request):
     question = quirk.question
     stats = numa_objects.device_stats(question.host, question.pools)
     assert asked_of_nova(question, stats) == quirk.nova
@@ -223,7 +215,7 @@ def test_nova_has_each_quirk(quirk: Quirk, request: pytest.FixtureRequest) -> No
     note(request.node, "Nova's quirks", 1)
 
 
-def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none() -> None:
+def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none():
     """Therefore os_acc's verdict does not name the CPUs."""
     question = QUIRKS[
         "the emulator has no CPU where the verdict is of another cell"
@@ -283,9 +275,7 @@ def _by_id(cells: list[Any], number: int) -> Any:
 
 
 @seeds
-def test_without_its_quirks_nova_s_answer_is_the_exact_one(
-    seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_without_its_quirks_nova_s_answer_is_the_exact_one(seed, request):
     dice, counted = random.Random(seed), Counter[bool]()
     for number in range(CASES):
         question = cases.question(dice, most_host=4, most_guest=3)

@@ -82,14 +82,14 @@ def over_the_wire(made: Any) -> Any:
 
 @given(hosts)
 @settings(max_examples=100, deadline=None)
-def test_a_host_is_the_same_after_nova_has_had_it(host: NUMATopology) -> None:
+def test_a_host_is_the_same_after_nova_has_had_it(host):
     made = over_the_wire(to_nova.host_to_nova(host, objects))
     assert convert.host_from_nova(made) == host
 
 
 @given(guests)
 @settings(max_examples=100, deadline=None)
-def test_a_guest_is_the_same_after_nova_has_had_it(guest: InstanceNUMATopology) -> None:
+def test_a_guest_is_the_same_after_nova_has_had_it(guest):
     made = over_the_wire(to_nova.guest_to_nova(guest, objects))
     assert convert.guest_from_nova(made) == guest
     assert made.emulator_threads_isolated == guest.emulator_threads_isolated
@@ -97,14 +97,12 @@ def test_a_guest_is_the_same_after_nova_has_had_it(guest: InstanceNUMATopology) 
 
 @given(st.builds(InstanceNUMANetworks, names, st.booleans()))
 @settings(max_examples=50, deadline=None)
-def test_networks_are_the_same_after_nova_has_had_them(
-    networks: InstanceNUMANetworks,
-) -> None:
+def test_networks_are_the_same_after_nova_has_had_them(networks):
     made = over_the_wire(to_nova.networks_to_nova(networks, objects))
     assert convert.networks_from_nova(made) == networks
 
 
-def test_fields_that_nova_has_not_set_are_empty() -> None:
+def test_fields_that_nova_has_not_set_are_empty():
     assert convert.networks_from_nova(objects.NetworkMetadata()) == (
         InstanceNUMANetworks()
     )
@@ -118,7 +116,7 @@ def test_fields_that_nova_has_not_set_are_empty() -> None:
         convert.host_from_nova(objects.NUMATopology(cells=[objects.NUMACell()]))
 
 
-def test_limits_carry_networks() -> None:
+def test_limits_carry_networks():
     metadata = objects.NetworkMetadata(physnets={"foo"}, tunneled=False)
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=16.0, ram_allocation_ratio=1.5, network_metadata=metadata
@@ -162,11 +160,11 @@ carried = st.one_of(
 
 @given(st.lists(carried, max_size=5))
 @settings(max_examples=200, deadline=None)
-def test_networks_ask_for_what_nova_asks_for(networks: list[Network]) -> None:
+def test_networks_ask_for_what_nova_asks_for(networks):
     assert requested(networks) == novas(networks)
 
 
-def test_only_nova_takes_a_physical_network_of_any_type() -> None:
+def test_only_nova_takes_a_physical_network_of_any_type():
     """The specification leaves types of single back ends out of its scope."""
     network = Network("opflex", "physnet0")
     assert novas([network]).physnets == {"physnet0"}

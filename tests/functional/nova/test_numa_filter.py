@@ -78,7 +78,7 @@ def questions(seed: int, count: int) -> Iterator[numa.Question]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_passes_where_some_permutation_does(seed: int) -> None:
+def test_it_passes_where_some_permutation_does(seed):
     counted = Counter[bool]()
     for question in questions(seed, 50):
         assert question.limits
@@ -92,7 +92,7 @@ def test_it_passes_where_some_permutation_does(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_agrees_with_nova_s_filter_but_for_nova_s_quirks(seed: int) -> None:
+def test_it_agrees_with_nova_s_filter_but_for_nova_s_quirks(seed):
     """A model of Nova's claim predicts Nova's verdict in each case that differs."""
     counted = Counter[str]()
     for question in questions(seed, 100):
@@ -126,15 +126,13 @@ def filtering(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostManager]:
         conf.clear_override(option, group)
 
 
-def test_nova_loads_the_filter_by_available_filters(filtering: HostManager) -> None:
+def test_nova_loads_the_filter_by_available_filters(filtering):
     first, second = filtering.enabled_filters
     assert isinstance(first, NUMATopologyFilter)
     assert isinstance(second, ExactNUMAFilter)
 
 
-def test_both_filters_pass_a_host_and_the_limits_of_the_claim(
-    filtering: HostManager,
-) -> None:
+def test_both_filters_pass_a_host_and_the_limits_of_the_claim(filtering):
     """The claim on the host has the networks from Nova's filter."""
     cells = tuple(
         NUMACell(
@@ -159,7 +157,7 @@ def test_both_filters_pass_a_host_and_the_limits_of_the_claim(
     assert near.limits["numa_topology"].network_metadata.physnets == {"physnet1"}
 
 
-def test_a_guest_without_cells_passes_anywhere() -> None:
+def test_a_guest_without_cells_passes_anywhere():
     spec = objects.RequestSpec(numa_topology=None)
     state = SimpleNamespace(
         numa_topology=None, cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
@@ -167,9 +165,7 @@ def test_a_guest_without_cells_passes_anywhere() -> None:
     assert ExactNUMAFilter().host_passes(state, spec)
 
 
-def test_where_it_is_not_found_out_the_claim_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_it_is_not_found_out_the_claim_decides(monkeypatch):
     shared = NUMANetworkInfo(frozenset({"a"}))
     one = NUMACell(0, frozenset({0}), memory=64)
     other = NUMACell(1, frozenset({1}), memory=64, network_info=shared)

@@ -111,9 +111,7 @@ def os_acc_s(flavor: Mapping[str, str]) -> str:
 
 @settings(deadline=None)
 @given(resources, traits, others)
-def test_whatever_can_be_asked_for_is_asked_for_as_nova_does(
-    resources: dict[str, str], traits: dict[str, str], others: dict[str, str]
-) -> None:
+def test_whatever_can_be_asked_for_is_asked_for_as_nova_does(resources, traits, others):
     flavor = resources | traits | others
     try:
         query = os_acc_s(flavor)
@@ -135,9 +133,7 @@ class Cyborg:
 
 @settings(deadline=None)
 @given(named, profiles)
-def test_what_a_device_profile_adds_is_asked_for_as_nova_does(
-    flavor: dict[str, str], profile: list[dict[str, str]]
-) -> None:
+def test_what_a_device_profile_adds_is_asked_for_as_nova_does(flavor, profile):
     try:
         whole: Any = expansion.expanded(flavor, Cyborg(profile), math.inf).specs
         query = os_acc_s(whole)
@@ -158,10 +154,10 @@ def refused_by_placement(query: str) -> bool:
     )
 
 
-def test_both_ask_with_the_same_microversion() -> None:
+def test_both_ask_with_the_same_microversion():
     assert allocation_candidates.MICROVERSION == report.SAME_SUBTREE_VERSION
 
 
-def test_nova_s_default_limit_is_ours() -> None:
+def test_nova_s_default_limit_is_ours():
     limit = utils.CONF.scheduler.max_placement_results
     assert limit == allocation_candidates.LIMIT

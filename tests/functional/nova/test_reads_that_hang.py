@@ -14,7 +14,7 @@ import pytest
 from os_acc import deadlines
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, Cloud
+from tests.functional.nova.cloud import FIRST, ONE
 from tests.silent_files import impatient as impatient
 from tests.silent_files import silent
 
@@ -22,7 +22,7 @@ cloud, nodes = clouds.cloud, compute_nodes.nodes
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_is_created_and_heartbeats_go_on(cloud: Cloud) -> None:
+def test_a_server_is_created_and_heartbeats_go_on(cloud):
     first = cloud.nova.create(ONE, host=FIRST)
     (address,) = cloud.nova.hostdevs(FIRST, first)
     node = cloud.nodes[FIRST]

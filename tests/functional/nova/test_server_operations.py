@@ -62,9 +62,7 @@ def has_gpu(
     return is_allocated
 
 
-def test_a_stopped_server_keeps_its_allocation(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+def test_a_stopped_server_keeps_its_allocation(nova, server, has_gpu):
     nova.stop(server)
     assert has_gpu()
     nova.start(server)
@@ -72,8 +70,8 @@ def test_a_stopped_server_keeps_its_allocation(
 
 
 def test_a_paused_suspended_or_locked_server_keeps_its_allocation(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+    nova, server, has_gpu
+):
     for before, after in (
         (nova.pause, nova.unpause),
         (nova.suspend, nova.resume),
@@ -106,17 +104,15 @@ def check_guest(
     assert nova.guest_calls == [*before, "power_off"]
 
 
-def test_password_and_crash_dump_keep_the_allocation_and_the_guest(
-    nova: servers.Servers, check_guest: Callable[..., None]
-) -> None:
+def test_password_and_crash_dump_keep_the_allocation_and_the_guest(nova, check_guest):
     check_guest(nova.set_password)
     check_guest(nova.dump)
     assert len(nova.dumps) == 1
 
 
 def test_an_operation_beside_the_guest_keeps_the_allocation_and_the_guest(
-    nova: servers.Servers, check_guest: Callable[..., None]
-) -> None:
+    nova, check_guest
+):
     for operation in (
         nova.snapshot,
         nova.backup,
@@ -131,8 +127,8 @@ def test_an_operation_beside_the_guest_keeps_the_allocation_and_the_guest(
 
 
 def test_a_shelved_server_keeps_its_allocation_until_it_is_offloaded(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+    nova, server, has_gpu
+):
     nova.shelve(server)
     assert has_gpu()
     nova.unshelve(server)
@@ -142,9 +138,7 @@ def test_a_shelved_server_keeps_its_allocation_until_it_is_offloaded(
     assert not has_gpu()
 
 
-def test_an_unshelved_server_has_an_allocation_again(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+def test_an_unshelved_server_has_an_allocation_again(nova, server, has_gpu):
     nova.shelve(server)
     nova.offload(server)
     nova.unshelve(server)
@@ -152,17 +146,15 @@ def test_an_unshelved_server_has_an_allocation_again(
 
 
 def test_a_soft_deleted_server_keeps_its_allocation_until_it_is_reclaimed(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+    nova, server, has_gpu
+):
     nova.delete_softly(server)
     assert has_gpu()
     nova.reclaim(server)
     assert not has_gpu()
 
 
-def test_a_restored_server_has_kept_its_allocation(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+def test_a_restored_server_has_kept_its_allocation(nova, server, has_gpu):
     before = nova.allocations(server["id"])
     nova.delete_softly(server)
     nova.restore(server)
@@ -170,8 +162,6 @@ def test_a_restored_server_has_kept_its_allocation(
     assert has_gpu()
 
 
-def test_a_deleted_server_has_no_allocation(
-    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
-) -> None:
+def test_a_deleted_server_has_no_allocation(nova, server, has_gpu):
     nova.delete(server)
     assert not has_gpu()

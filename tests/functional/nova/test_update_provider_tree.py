@@ -9,7 +9,7 @@ client writes the changes into Placement.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,17 +74,13 @@ def seen(bench: TestHost, nova: compute.Nova) -> None:
 
 
 @pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
-def test_the_same_again_writes_nothing(
-    nova: compute.Nova, again: Callable[[compute.Nova], None]
-) -> None:
+def test_the_same_again_writes_nothing(nova, again):
     before = nova.tree()
     again(nova)
     assert nova.tree() == before
 
 
-def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
-    bench: TestHost, nova: compute.Nova
-) -> None:
+def test_nova_s_tree_is_told_as_ours_that_is_for_tests(bench, nova):
     """The double in tests without Nova gives the same result."""
     double = FakeProviderTree()
     double.new_root(NODE, NODE_UUID)
@@ -105,9 +101,7 @@ def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
 # -- data of other services ------------------------------------------------------
 
 
-def test_what_others_have_is_the_same_byte_for_byte(
-    bench: TestHost, nova: compute.Nova
-) -> None:
+def test_what_others_have_is_the_same_byte_for_byte(bench, nova):
     site = "30000000-9999-4999-8999-999999999999"
     pci = nova.make(
         f"{NODE}_0000:81:00.0",
@@ -142,9 +136,7 @@ def test_what_others_have_is_the_same_byte_for_byte(
     assert texts() == before
 
 
-def test_a_trait_of_an_operator_s_on_ours_stays(
-    bench: TestHost, nova: compute.Nova
-) -> None:
+def test_a_trait_of_an_operator_s_on_ours_stays(bench, nova):
     gpu = bench.provider(GPU)
     nova.set_traits(gpu.uuid, *gpu.device.traits, "CUSTOM_GOLD")
     nova.start()
@@ -152,9 +144,7 @@ def test_a_trait_of_an_operator_s_on_ours_stays(
     assert nova.traits(gpu.uuid) == gpu.device.traits | {"CUSTOM_GOLD"}
 
 
-def test_a_provider_yaml_adds_a_class_to_one_of_ours(
-    bench: TestHost, nova: compute.Nova
-) -> None:
+def test_a_provider_yaml_adds_a_class_to_one_of_ours(bench, nova):
     gpu = bench.provider(GPU)
     nova.configure(gpu.uuid, {"CUSTOM_MORE": 7})
     for _ in range(2):
@@ -167,9 +157,7 @@ def test_a_provider_yaml_adds_a_class_to_one_of_ours(
 
 
 @pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
-def test_a_class_of_which_something_is_allocated_stays(
-    bench: TestHost, nova: compute.Nova, again: Callable[[compute.Nova], None]
-) -> None:
+def test_a_class_of_which_something_is_allocated_stays(bench, nova, again):
     """Its guest is stopped, or not plugged yet: there is no lease."""
     gpu = bench.provider(GPU)
     nova.allocate({gpu.uuid: {GRAPHICS: 1}})
@@ -181,9 +169,7 @@ def test_a_class_of_which_something_is_allocated_stays(
     assert nova.units(gpu.uuid) == {GRAPHICS: (1, 0), OTHER: (1, 1)}
 
 
-def test_it_stays_when_the_device_is_not_named_any_more(
-    bench: TestHost, nova: compute.Nova
-) -> None:
+def test_it_stays_when_the_device_is_not_named_any_more(bench, nova):
     gpu = bench.provider(GPU)
     nova.allocate({gpu.uuid: {GRAPHICS: 1}})
     bench.restart(device_spec=otherwise(OTHER))
@@ -194,7 +180,7 @@ def test_it_stays_when_the_device_is_not_named_any_more(
     assert nova.units(gpu.uuid) == {GRAPHICS: (1, 1), OTHER: (1, 1)}
 
 
-def test_it_stays_beside_what_is_leased(bench: TestHost, nova: compute.Nova) -> None:
+def test_it_stays_beside_what_is_leased(bench, nova):
     """One guest has a device by its old class, another one an allocation."""
     nic = bench.provider(NIC)
     bench.plug(1, NIC)
@@ -212,9 +198,7 @@ def test_it_stays_beside_what_is_leased(bench: TestHost, nova: compute.Nova) -> 
 
 
 @pytest.mark.parametrize("address", [NIC, REGIONS[0]])
-def test_a_provider_of_which_something_is_allocated_stays(
-    bench: TestHost, nova: compute.Nova, address: str
-) -> None:
+def test_a_provider_of_which_something_is_allocated_stays(bench, nova, address):
     offered = bench.provider(address)
     resource_class = offered.device.resource_class
     units = len(offered.device.handles)

@@ -8,7 +8,8 @@ are in three cells and in none, as far as the kernel knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
@@ -68,6 +69,18 @@ def plug(
     selected, flavor = request(*(bench.provider(each) for each in addresses))
     mine = instance(1) | {"numa_cells": cells}
     return bench.manager.plug(mine, selected, flavor | specs)
+
+
+def again(host: TestHost, cells: object, **info: object) -> list[dict[str, object]]:
+    """Plug the recorded accelerators of the guest in these cells."""
+    return host.manager.plug(instance(1) | {"numa_cells": cells} | info, None, None)
+
+
+def with_vfs(make_bench: Callable[..., TestHost], **options: Any) -> TestHost:
+    """Build the host with VFs in several cells."""
+    host = make_bench(VF_SPEC, **options)
+    set_nodes(host, VF_NODES)
+    return host
 
 
 def policy_from(place: str, policy: str) -> tuple[dict[str, object], dict[str, str]]:

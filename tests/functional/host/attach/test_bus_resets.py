@@ -14,11 +14,10 @@ import errno
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
+from tests.functional.host.operator_commands import release
 
 PORT, GPU, AUDIO = "0000:16:00.0", "0000:17:00.0", "0000:17:00.1"
 NAMED = [f'{{"address": "{GPU}"}}']
@@ -143,7 +142,7 @@ def test_a_function_that_left_vfio_by_hand_keeps_the_card_unreset(make_bench, dr
     assert bench.drivers(GPU) == ["vfio-pci"]
     assert bench.lease_state() is LeaseState.QUARANTINED
     bench.bind(AUDIO, "vfio-pci")
-    operator_actions.release_device(bench.manager, PciAddress.parse(GPU), None)
+    release(bench, GPU)
     assert resets(bench) == [GPU, GPU]
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 

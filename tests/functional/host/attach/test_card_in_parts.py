@@ -8,10 +8,9 @@ import dataclasses
 
 import pytest
 
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
-from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import HostSpec, TestHost, hosts
+from tests.functional.host.operator_commands import adopt
 from tests.unit.store.store_files import execute, file_in
 
 NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(4))
@@ -28,12 +27,6 @@ def set_vfs(bench: TestHost, count: int) -> None:
     bench.kernel.write(path, str(count))
 
 
-def take_whole(bench: TestHost, number: int, target: str) -> None:
-    selected, specs = request(bench.provider(NIC))
-    specs["accel1:attach_target"] = target
-    bench.manager.plug(instance(number), selected, specs)
-
-
 def units(bench: TestHost) -> list[tuple[int, int]]:
     """Return (total, reserved) of each published unit."""
     return [
@@ -44,7 +37,7 @@ def units(bench: TestHost) -> list[tuple[int, int]]:
 
 
 def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic):
-    take_whole(nic, 1, "none")
+    nic.plug(1, NIC, attach_target="none")
     set_vfs(nic, 4)
     inventory = nic.manager.discover()
     assert inventory.providers == {}
@@ -58,14 +51,14 @@ def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic):
 
 
 def test_no_vfs_are_made_of_a_pf_that_is_leased(nic, caplog):
-    take_whole(nic, 1, "host")
+    nic.plug(1, NIC, attach_target="host")
     nic.restart(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 4}'])
     assert nic.kernel.state(NIC).numvfs == 0
     assert f"cannot create VFs of {NIC}: it is leased as a whole" in caplog.text
 
 
 def test_a_damaged_record_of_a_pf_keeps_its_vfs_as_well(nic):
-    take_whole(nic, 1, "none")
+    nic.plug(1, NIC, attach_target="none")
     set_vfs(nic, 4)
     execute(file_in(nic.state_path), "UPDATE leases SET digest = 'none'")
     assert nic.manager.providers() == ()
@@ -78,9 +71,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
     nic.kernel.write(f"{device}/driver_override", "vfio-pci")
     nic.kernel.write(f"{device}/driver/unbind", VFS[0])
     nic.kernel.write(f"{nic.root}/sys/bus/pci/drivers_probe", VFS[0])
-    operator_actions.adopt_device(
-        nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
-    )
+    adopt(nic, VFS[0], "")
     set_vfs(nic, 0)
     assert nic.rejected(NIC).reason is RejectReason.VFS_LEASED
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -23,7 +23,6 @@ from os_acc.testing import (
     TestHost,
     hosts,
     instance,
-    request,
     uuid_of,
 )
 from os_acc.testing import vfio as fake_vfio
@@ -40,9 +39,8 @@ Build = Callable[..., TestHost]
 
 
 @pytest.fixture
-def host_of(tmp_path: Path) -> Iterator[Build]:
+def host_of(make_bench: Build) -> Build:
     """Return a function that builds a host with two cards and a parent."""
-    made: list[TestHost] = []
 
     def build(*, cdev: bool = True, groups: bool = True) -> TestHost:
         spec = HostSpec(
@@ -52,18 +50,13 @@ def host_of(tmp_path: Path) -> Iterator[Build]:
             vfio_groups=groups,
         )
         named = [*(f'{{"address": "{each}"}}' for each in CARDS), MTTY]
-        made.append(TestHost(tmp_path, spec, device_spec=named))
-        return made[-1].__enter__()
+        return make_bench(spec, device_spec=named)
 
-    yield build
-    for each in made:
-        each.close()
+    return build
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_an_entry_has_the_node_that_the_kernel_shows(
-    host_of: Build, device: str
-) -> None:
+def test_an_entry_has_the_node_that_the_kernel_shows(host_of, device):
     host = host_of()
     (entry,) = host.plug(1, device)
     place = (
@@ -77,20 +70,18 @@ def test_an_entry_has_the_node_that_the_kernel_shows(
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_without_such_nodes_an_entry_has_none(host_of: Build, device: str) -> None:
+def test_without_such_nodes_an_entry_has_none(host_of, device):
     (entry,) = host_of(cdev=False).plug(1, device)
     assert "vfio_cdev" not in entry
 
 
-def test_a_device_that_stays_with_the_host_has_none(host_of: Build) -> None:
+def test_a_device_that_stays_with_the_host_has_none(host_of):
     host = host_of()
-    selected, specs = request(host.provider(CARD))
-    specs["accel1:attach_target"] = "none"
-    (entry,) = host.manager.plug(instance(1), selected, specs)
+    (entry,) = host.plug(1, CARD, attach_target="none")
     assert "vfio_cdev" not in entry
 
 
-def test_the_node_is_read_anew_for_each_entry(host_of: Build) -> None:
+def test_the_node_is_read_anew_for_each_entry(host_of):
     """A reboot takes the numbers back; the lease has recorded none."""
     host = host_of()
     (first,) = host.plug(1, CARDS[0])
@@ -103,7 +94,7 @@ def test_the_node_is_read_anew_for_each_entry(host_of: Build) -> None:
     assert renewed["vfio_cdev"] == first["vfio_cdev"]
 
 
-def test_a_node_that_udev_has_not_made_yet_is_none(host_of: Build) -> None:
+def test_a_node_that_udev_has_not_made_yet_is_none(host_of):
     host = host_of()
     (entry,) = host.plug(1, CARD)
     os.unlink(host.root + entry["vfio_cdev"])
@@ -116,9 +107,7 @@ ALONE_AND_BESIDE = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_with_iommufd_alone_a_device_goes_to_a_guest_and_back(
-    host_of: Build, device: str
-) -> None:
+def test_with_iommufd_alone_a_device_goes_to_a_guest_and_back(host_of, device):
     host = host_of(groups=False)
     before = host.kernel.snapshot()
     (entry,) = host.plug(1, device)
@@ -136,9 +125,7 @@ def test_with_iommufd_alone_a_device_goes_to_a_guest_and_back(
 
 @ALONE_AND_BESIDE
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_the_holder_of_a_device_is_named_and_keeps_it(
-    host_of: Build, device: str, groups: bool
-) -> None:
+def test_the_holder_of_a_device_is_named_and_keeps_it(host_of, device, groups):
     host = host_of(groups=groups)
     (entry,) = host.plug(1, device)
     name = entry.get("pci_id", entry["attach_handle_uuid"])
@@ -154,9 +141,7 @@ def test_the_holder_of_a_device_is_named_and_keeps_it(
 
 
 @ALONE_AND_BESIDE
-def test_a_process_that_has_only_opened_the_node_keeps_the_device(
-    host_of: Build, groups: bool
-) -> None:
+def test_a_process_that_has_only_opened_the_node_keeps_the_device(host_of, groups):
     """The unbind would wait until the node is closed; no probe finds this process."""
     host = host_of(groups=groups)
     (entry,) = host.plug(1, CARD)
@@ -170,9 +155,7 @@ def test_a_process_that_has_only_opened_the_node_keeps_the_device(
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_a_holder_without_a_process_still_holds(
-    host_of: Build, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_without_a_process_still_holds(host_of, device, monkeypatch):
     """Its memory is still pinned, or another process has its descriptor."""
     host = host_of(groups=False)
     (entry,) = host.plug(1, device)
@@ -191,9 +174,7 @@ def _holders(name: str) -> holders.Holders:
 
 
 @pytest.mark.parametrize("device", [CARD, SLOT])
-def test_the_holder_of_a_device_that_leaves_its_driver_is_named(
-    host_of: Build, device: str
-) -> None:
+def test_the_holder_of_a_device_that_leaves_its_driver_is_named(host_of, device):
     """The kernel has removed the node, which the process has open."""
     host = host_of(groups=False)
     (entry,) = host.plug(1, device)
@@ -209,23 +190,21 @@ def test_the_holder_of_a_device_that_leaves_its_driver_is_named(
     assert _holders(CARDS[1]) == (Outcome.OK, 0, ())
 
 
-def test_with_iommufd_alone_a_foreign_node_is_unsure(host_of: Build) -> None:
+def test_with_iommufd_alone_a_foreign_node_is_unsure(host_of):
     host = host_of(groups=False)
     host.plug(1, CARD)
     host.kernel.chown(CARD)
     assert _holders(CARD) == (Outcome.UNSURE, errno.EACCES, ())
 
 
-def test_vfio_answers_about_migration_through_iommufd(host_of: Build) -> None:
+def test_vfio_answers_about_migration_through_iommufd(host_of):
     host = host_of(groups=False)
     host.plug(1, SLOT)
     found = host.manager.discover().migrations[host.provider(SLOT).uuid]
     assert found == MigrationSupport(*ANSWER)
 
 
-def test_only_functions_on_vfio_drivers_are_bound(
-    host_of: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_functions_on_vfio_drivers_are_bound(host_of, monkeypatch):
     """A bind opens the device: a driver of the host may not expect that."""
     host = host_of(groups=False)
     host.plug(1, CARD)
@@ -243,16 +222,11 @@ def test_only_functions_on_vfio_drivers_are_bound(
     assert bound == [CARD]
 
 
-def test_where_a_group_has_a_node_no_device_is_bound(
-    host_of: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_group_has_a_node_no_device_is_bound(host_of, monkeypatch):
     """The node of the group answers without the reset that a bind makes."""
     host = host_of()
-    monkeypatch.setattr(FakeKernel, "probe_vfio_device", _never)
+    never = mock.Mock(side_effect=AssertionError("a device was bound"))
+    monkeypatch.setattr(FakeKernel, "probe_vfio_device", never)
     for device in (CARD, SLOT):
         host.plug(1, device)
         assert host.unplug(1) == 1
-
-
-def _never(_kernel: FakeKernel, name: str) -> int:
-    raise AssertionError(f"{name} was bound")

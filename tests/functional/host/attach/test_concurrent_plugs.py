@@ -2,8 +2,6 @@
 
 """Plugs at the same time, by threads and by two services."""
 
-from __future__ import annotations
-
 from concurrent import futures
 
 from os_acc import exception

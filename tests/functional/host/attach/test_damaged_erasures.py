@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts
+from tests.functional.host.operator_commands import release
+from tests.unit.acme import advance
 from tests.unit.store.store_files import execute, file_in, lose_store
 
 DRIVE, OTHER = "0000:41:00.0", "0000:42:00.0"
@@ -39,11 +40,6 @@ def damage(host: TestHost, change: str = "'rubbish'") -> None:
     """Damage the record of the lease, and boot the host again."""
     execute(file_in(host.state_path), f"UPDATE leases SET payload = {change}")
     host.kernel.reboot()
-
-
-def release(host: TestHost, *, force: bool = False) -> None:
-    address = PciAddress.parse(DRIVE)
-    operator_actions.release_device(host.manager, address, None, force=force)
 
 
 def restart(host: TestHost, **options: Any) -> None:
@@ -95,57 +91,51 @@ def check_kept(host: TestHost) -> None:
         ("as before", "replace(payload, 'held', 'later')"),
     ],
 )
-def test_a_release_frees_no_drive_that_is_not_erased(
-    host: TestHost, way: str, change: str
-) -> None:
+def test_a_release_frees_no_drive_that_is_not_erased(host, way, change):
     damage(host, change)
     WAYS[way](host)
-    release(host)
+    release(host, DRIVE)
     check_kept(host)
     if host.drivers(DRIVE) == ["vfio-pci"]:
         host.bind(DRIVE, "nvme")
     host.restart()
-    release(host)
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
+    release(host, DRIVE)
+    advance(host, 1)
     assert host.manager.store.lease_of(PciAddress.parse(DRIVE)) is None
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(20, DRIVE)
 
 
-def test_a_drive_that_was_pulled_out_is_erased_once_it_is_back(host: TestHost) -> None:
+def test_a_drive_that_was_pulled_out_is_erased_once_it_is_back(host):
     damage(host)
     drive = host.kernel.hot_unplug(DRIVE)
     host.restart()
-    release(host)
+    release(host, DRIVE)
     with pytest.raises(exception.DeviceGone, match="has not erased it"):
-        release(host)
+        release(host, DRIVE)
     host.kernel.hot_plug(drive)
     check_kept(host)
 
 
-def test_force_frees_it_with_its_data(host: TestHost) -> None:
+def test_force_frees_it_with_its_data(host):
     damage(host)
     drive = host.kernel.hot_unplug(DRIVE)
     host.restart()
-    release(host, force=True)
-    release(host, force=True)
+    release(host, DRIVE, force=True)
+    release(host, DRIVE, force=True)
     host.kernel.hot_plug(drive)
     host.plug(2, DRIVE)
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(
-    host: TestHost, force: bool
-) -> None:
+def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(host, force):
     lose_store(host)
     Path(host.kernel.path("run/os_acc", f"{DRIVE}.lease")).write_text("rubbish")
     drive = host.kernel.hot_unplug(DRIVE)
     with pytest.raises(exception.DeviceGone, match="its record is damaged"):
-        release(host, force=force)
+        release(host, DRIVE, force=force)
     host.kernel.hot_plug(drive)
-    release(host)
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
+    release(host, DRIVE)
+    advance(host, 1)
     assert host.manager.store.lease_of(PciAddress.parse(DRIVE)) is None
     assert DATA not in host.kernel.read_medium(DRIVE, 1)

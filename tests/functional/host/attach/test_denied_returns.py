@@ -7,22 +7,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+from unittest import mock
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
-from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
 from tests.expected_errors import has
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit import vendor_steps as vendor
+from tests.unit.acme import advance
 from tests.unit.privsep import root_config
 from tests.unit.store.store_files import execute, file_in, lose_store
 
@@ -56,8 +57,15 @@ def records(host: TestHost) -> list[str]:
     return sorted(each.name for each in Path(host.root, "run/os_acc").glob("*.lease"))
 
 
-def die(*_args: Any, **_options: Any) -> NoReturn:
-    raise KeyboardInterrupt
+DIES = mock.Mock(side_effect=KeyboardInterrupt)
+
+
+def die_before_the_release(host: TestHost) -> None:
+    """Let an unplug end before the plugin has released the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os_acc.plugins.loader.Plugins.call", DIES)
+        with pytest.raises(KeyboardInterrupt):
+            host.unplug(1)
 
 
 @LIMITS
@@ -81,9 +89,8 @@ def test_a_plug_is_denied_as_before(host):
 
 
 def test_a_denied_mediated_device_is_not_quarantined(mediated):
-    provider = provider_of(mediated, "mtty/mtty-2")
     with pytest.raises(exception.HostStepFailed, check=DENIED):
-        mediated.manager.plug(instance(1), *request(provider))
+        mediated.plug(1, "mtty/mtty-2")
     assert mediated.manager.store.leases() == ()
 
 
@@ -113,12 +120,9 @@ def test_a_held_device_is_not_prepared_again(host):
     assert host.unplug(1) == 1
 
 
-def test_a_crash_before_the_release_is_survived(host, monkeypatch):
+def test_a_crash_before_the_release_is_survived(host):
     host.plug(1, CARD)
-    with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
-        with pytest.raises(KeyboardInterrupt):
-            host.unplug(1)
+    die_before_the_release(host)
     assert records(host) == [f"{CARD}.lease"]
     limit_to(host, OTHER)
     host.restart()
@@ -143,7 +147,7 @@ def test_a_crash_before_the_helper_takes_the_device_is_survived(host, monkeypatc
 
 def test_a_reboot_does_not_end_the_permission_to_release(host, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Helper, "take", die)
+        patch.setattr(Helper, "take", DIES)
         patch.setattr(Lifecycle, "_roll_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             host.plug(1, CARD)
@@ -154,17 +158,14 @@ def test_a_reboot_does_not_end_the_permission_to_release(host, monkeypatch):
     assert vendor.Stepping.results == ["1", "0"]
 
 
-def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
+def test_a_lost_store_does_not_lose_the_release(host):
     """The functions are back on the host, and the plugin has not released them."""
     host.plug(1, CARD)
-    with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
-        with pytest.raises(KeyboardInterrupt):
-            host.unplug(1)
+    die_before_the_release(host)
     lose_store(host)
     limit_to(host, OTHER)
     assert "which the store has lost" in str(host.rejected(CARD))
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     assert vendor.Stepping.results == ["1", "0"]
     assert host.manager.store.leases() == ()
     assert records(host) == []
@@ -173,7 +174,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
 def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
     host.plug(1, CARD)
     lose_store(host)
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     assert vendor.Stepping.results == ["1", "0"]
     assert records(host) == []
 
@@ -181,14 +182,13 @@ def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
 @pytest.mark.parametrize("lost", ["store", "record"])
 def test_the_plugin_releases_a_device_that_was_adopted_after_a_loss(host, lost):
     host.plug(1, CARD)
-    card = PciAddress.parse(CARD)
     if lost == "store":
         lose_store(host)
     else:
         execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
         host.restart()
-        operator_actions.release_device(host.manager, card, None)
-    adopted = operator_actions.adopt_device(host.manager, card, uuid_of(1), None)
+        release(host, CARD)
+    adopted = adopt(host, CARD)
     assert adopted.needs_release
     assert host.unplug(1) == 1
     assert vendor.Stepping.results == ["1", "0"]
@@ -209,30 +209,23 @@ def slots(types: str) -> str:
     return json.dumps({"mdev_parent": "mtty", "mdev_types": types})
 
 
-def provider_of(host: TestHost, kind: str) -> Provider:
-    host.manager.discover()
-    return next(
-        each for each in host.manager.providers() if str(each.device.address) == kind
-    )
-
-
 def test_the_plugin_of_a_mediated_device_returns_it_as_well(mediated):
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     limit_to(mediated, slots("mtty-2"))
-    assert mediated.manager.unplug(instance(1)) == 1
+    assert mediated.unplug(1) == 1
     assert len(vendor.Stepping.results) == 2
     assert records(mediated) == []
 
 
 def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     (lease,) = mediated.manager.store.leases()
     assert len(records(mediated)) == 1
     install_plugins()
     mediated.restart()
     with pytest.raises(exception.DevicesUnreleased, match="acme"):
-        mediated.manager.unplug(instance(1))
-    operator_actions.release_device(mediated.manager, lease.slot, None, force=True)
+        mediated.unplug(1)
+    release(mediated, lease.slot, force=True)
     assert mediated.manager.store.leases() == ()
     assert records(mediated) == []
 
@@ -240,9 +233,9 @@ def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
 def test_a_plugin_that_only_releases_mediated_devices_may(mediated, monkeypatch):
     """No step of ``prepare`` has recorded the slot."""
     monkeypatch.setattr(vendor.SteppingMdev, "prepare", lambda *_: None)
-    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    mediated.plug(1, "mtty/mtty-1")
     limit_to(mediated, slots("mtty-2"))
-    assert mediated.manager.unplug(instance(1)) == 1
+    assert mediated.unplug(1) == 1
     assert len(vendor.Stepping.results) == 1
     assert records(mediated) == []
 
@@ -257,9 +250,7 @@ def test_a_plugin_that_only_releases_functions_may(host, monkeypatch):
 
 
 @LIMITS
-def test_a_drive_is_erased_although_root_names_it_no_more(
-    tmp_path: Path, limit: str
-) -> None:
+def test_a_drive_is_erased_although_root_names_it_no_more(tmp_path, limit):
     data = b"data of a guest." * 512
     drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=NvmeSpec())
     with TestHost(tmp_path, HostSpec((drive,))) as host:
@@ -268,8 +259,7 @@ def test_a_drive_is_erased_although_root_names_it_no_more(
         host.kernel.write_medium(DRIVE, 1, data)
         limit_to(host, limit)
         host.unplug(1)
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
+        advance(host, 1)
         assert host.manager.store.leases() == ()
         assert data not in host.kernel.read_medium(DRIVE, 1)
         assert records(host) == []

@@ -7,18 +7,21 @@ from __future__ import annotations
 import errno
 import os
 import time
+from unittest import mock
 
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import erasure, operator_actions
+from os_acc.attach import erasure
 from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.placement import capacity
+from os_acc.placement.capacity import Units
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
+from tests.functional.host.attach.test_refused_units import units
+from tests.functional.host.operator_commands import release
 from tests.unit import acme
 from tests.unit.acme import advance
 from tests.unit.store.store_files import unlearn
@@ -37,31 +40,21 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     return make_bench()
 
 
-def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
-    """Plug a card, let the guest write to it, and unplug it."""
-    host.plug(number, address)
+def fill(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
+    """Plug a card, and let the guest write to it."""
+    host.plug(number, address, **request)
     acme.write_medium(host.root, address)
+
+
+def use(host: TestHost, number: int = 1, address: str = CARD, **request: str) -> None:
+    """Plug a card, let the guest write to it, and unplug it."""
+    fill(host, number, address, **request)
     assert host.unplug(number) == 1
 
 
 def erasing(host: TestHost) -> list[Lease]:
     """Return the leases of devices whose consumers have given them back."""
     return [each for each in host.manager.store.leases() if each.erasure]
-
-
-def reserved(host: TestHost, address: str = CARD) -> tuple[int, int]:
-    """Return (total, reserved) of the provider of a card."""
-    inventory = host.manager.discover()
-    uuid = host.provider(address).uuid
-    (found,) = (
-        units
-        for each in capacity.capacities(
-            tuple(inventory.providers.values()), inventory.recorded_state
-        )
-        if each.uuid == uuid
-        for units in each.units.values()
-    )
-    return found.total, found.reserved
 
 
 def check_kept(host: TestHost, address: str = CARD) -> None:
@@ -82,14 +75,14 @@ def test_an_unplug_returns_before_the_erasure_and_no_guest_gets_the_card(host):
         host.plug(2, CARD)
     assert caught.value.retryable
     assert caught.value.elsewhere
-    assert reserved(host) == (1, 1)
+    assert units(host, CARD) == Units(1, 1)
     advance(host, acme.BLOCKS - 1)
     assert [each.erased for each in erasing(host)] == [1 - QUARTER]
     check_kept(host)
     advance(host, 1)
     assert erasing(host) == []
     assert not acme.has_data(host.root, CARD)
-    assert reserved(host) == (1, 0)
+    assert units(host, CARD) == Units(1)
     host.plug(2, CARD)
 
 
@@ -142,13 +135,13 @@ def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
     assert host.manager.life.eraser.due(1e9) == []
     advance(host)
     check_kept(host)
-    assert reserved(host) == (1, 1)
+    assert units(host, CARD) == Units(1, 1)
     with pytest.raises(exception.PluginFailed):
-        operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+        release(host, CARD)
     check_kept(host)
     monkeypatch.setattr(acme.Erases, "fault", None)
     acme.write_medium(host.root, CARD)
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     (lease,) = erasing(host)
     assert (lease.state, lease.erased, lease.reason) == (
         LeaseState.ERASING,
@@ -198,13 +191,9 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
     use(host)
     monkeypatch.setattr(acme.Erases, "fault", RuntimeError("worn out"))
     with pytest.raises(exception.Conflict, match="being erased"):
-        operator_actions.release_device(
-            host.manager, PciAddress.parse(CARD), None, force=True
-        )
+        release(host, CARD, force=True)
     advance(host, 1)
-    operator_actions.release_device(
-        host.manager, PciAddress.parse(CARD), None, force=True
-    )
+    release(host, CARD, force=True)
     assert erasing(host) == []
     host.plug(2, CARD)
 
@@ -212,7 +201,7 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
 def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
     host, monkeypatch
 ):
-    address, clock = PciAddress.parse(CARD), time.time_ns
+    clock = time.time_ns
     use(host)
     stuck = exception.DeviceStuck("the firmware hangs", address=CARD)
     monkeypatch.setattr(acme.Erases, "fault", stuck)
@@ -229,8 +218,8 @@ def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
         assert lease.state is LeaseState.QUARANTINED
         assert "for 6 hours" in lease.reason
         with pytest.raises(exception.HostError):
-            operator_actions.release_device(host.manager, address, None)
-    operator_actions.release_device(host.manager, address, None, force=True)
+            release(host, CARD)
+    release(host, CARD, force=True)
     assert erasing(host) == []
 
 
@@ -245,7 +234,7 @@ def test_without_its_plugin_no_other_one_offers_the_device(host, install_plugins
     assert host.rejected(CARD).reason is RejectReason.NO_PLUGIN
     install_plugins(acme="tests.unit.acme:Erases")
     host.restart()
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     advance(host, acme.BLOCKS - 1)
     assert not acme.has_data(host.root, CARD)
     host.plug(2, CARD)
@@ -280,12 +269,9 @@ def test_a_restart_and_a_reboot_continue_the_erasure(host):
 def test_a_crash_after_the_last_call_erases_nothing_twice(host, monkeypatch):
     use(host)
     advance(host, acme.BLOCKS - 1)
-
-    def dies(*_args: object) -> None:
-        raise exception.HelperLost("killed")
-
+    lost = exception.HelperLost("killed")
     with monkeypatch.context() as patch:
-        patch.setattr(Helper, "forget", dies)
+        patch.setattr(Helper, "forget", mock.Mock(side_effect=lost))
         advance(host, 1)
     (lease,) = erasing(host)
     assert lease.erased == 1.0
@@ -308,11 +294,8 @@ def test_one_caller_at_a_time_erases_a_device(host):
 def test_a_plug_that_fails_before_the_device_leaves_the_host_erases_nothing(
     host, monkeypatch
 ):
-    def fails(self, handle, steps) -> None:
-        raise RuntimeError("no")
-
     with monkeypatch.context() as patch:
-        patch.setattr(acme.Erases, "prepare", fails)
+        patch.setattr(acme.Erases, "prepare", mock.Mock(side_effect=RuntimeError))
         with pytest.raises(exception.PluginFailed):
             host.plug(1, CARD)
     assert host.manager.store.leases() == ()

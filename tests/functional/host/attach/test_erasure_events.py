@@ -14,10 +14,11 @@ from tests.functional.host.attach.numa_host import (
     FAR,
     NEAR,
     VF_NODES,
-    VF_SPEC,
+    again,
     plug,
-    set_nodes,
+    with_vfs,
 )
+from tests.functional.host.attach.test_erasure import fill
 from tests.unit import acme
 from tests.unit.acme import advance, erasing
 
@@ -36,9 +37,7 @@ def host(make_bench, install_plugins) -> TestHost:
 def of_vfs(make_bench, install_plugins) -> TestHost:
     """Return a host with VFs in several cells, which a plugin erases."""
     install_plugins(acme="tests.unit.acme:ErasesPci")
-    host = make_bench(VF_SPEC)
-    set_nodes(host, VF_NODES)
-    return host
+    return with_vfs(make_bench)
 
 
 def held(host: TestHost, number: int) -> list[Lease]:
@@ -68,8 +67,7 @@ def check_erased_at_the_end(host: TestHost, number: int, address: str) -> None:
 
 @pytest.mark.parametrize("with_request", [False, True], ids=["reboot", "rebuild"])
 def test_a_guest_that_starts_again_keeps_its_data(host, with_request):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     asked = request(host.provider(GPU)) if with_request else (None, None)
     (entry,) = host.manager.plug(instance(1), *asked)
     assert entry["pci_id"] == GPU
@@ -78,8 +76,7 @@ def test_a_guest_that_starts_again_keeps_its_data(host, with_request):
 
 
 def test_a_reboot_of_the_host_and_a_restart_keep_the_data(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.kernel.reboot()
     host.restart()
     check_kept(host, 1, GPU)
@@ -89,8 +86,7 @@ def test_a_reboot_of_the_host_and_a_restart_keep_the_data(host):
 
 
 def test_a_rekeyed_lease_keeps_the_data_and_the_debt(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.manager.rekey(uuid_of(1), uuid_of(2))
     assert held(host, 1) == []
     check_kept(host, 2, GPU)
@@ -101,8 +97,7 @@ def test_a_rekeyed_lease_keeps_the_data_and_the_debt(host):
 
 
 def test_a_failed_plug_of_another_instance_keeps_the_data(host):
-    host.plug(1, GPU)
-    acme.write_medium(host.root, GPU)
+    fill(host, address=GPU)
     host.kernel.fail(OTHER, "drivers_probe")
     with pytest.raises(exception.HostStepFailed, match=OTHER):
         host.plug(2, OTHER)
@@ -119,8 +114,7 @@ def test_a_replaced_device_is_erased_and_the_other_one_is_not(of_vfs):
     (first,) = plug(of_vfs, CARD, cells=None, **REQUIRED)
     assert first["pci_id"] == FAR
     acme.write_medium(of_vfs.root, FAR)
-    in_cell = instance(1) | {"numa_cells": [0]}
-    (entry,) = of_vfs.manager.plug(in_cell, None, None)
+    (entry,) = again(of_vfs, [0])
     assert (entry["pci_id"], entry["uuid"]) == (NEAR, first["uuid"])
     assert erasing(of_vfs) == [FAR]
     acme.write_medium(of_vfs.root, NEAR)
@@ -133,15 +127,14 @@ def test_a_replaced_device_is_erased_and_the_other_one_is_not(of_vfs):
 def test_the_guest_does_not_go_back_to_a_device_before_it_is_erased(of_vfs):
     plug(of_vfs, CARD, cells=None, **REQUIRED)
     acme.write_medium(of_vfs.root, FAR)
-    of_vfs.manager.plug(instance(1) | {"numa_cells": [0]}, None, None)
+    again(of_vfs, [0])
     advance(of_vfs, 1)
-    in_the_former = instance(1) | {"numa_cells": [VF_NODES[FAR]]}
     with pytest.raises(exception.OsAccError, match="cell"):
-        of_vfs.manager.plug(in_the_former, None, None)
+        again(of_vfs, [VF_NODES[FAR]])
     assert [str(each.address) for each in held(of_vfs, 1)] == [NEAR]
     assert erasing(of_vfs) == [FAR]
     advance(of_vfs)
-    (entry,) = of_vfs.manager.plug(in_the_former, None, None)
+    (entry,) = again(of_vfs, [VF_NODES[FAR]])
     assert entry["pci_id"] == FAR
     assert not acme.has_data(of_vfs.root, FAR)
     assert erasing(of_vfs) == [NEAR]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from os_acc import exception
 from os_acc.attach import plugin_steps
 from os_acc.helper import client
 from os_acc.objects.lease import Lease
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import HostSpec, TestHost, hosts
 from tests.unit.forked_processes import Child
 
 PF = "0000:3b:00.0"
@@ -38,7 +39,7 @@ def vfs(host: TestHost) -> list[str]:
     return [str(each) for each in sorted(found) if str(each) != PF]
 
 
-def test_another_unit_is_chosen(host: TestHost) -> None:
+def test_another_unit_is_chosen(host):
     first, second, third = vfs(host)
     for vf in (first, second):
         host.kernel.hold(vf, pid=4711, command="qemu")
@@ -49,7 +50,7 @@ def test_another_unit_is_chosen(host: TestHost) -> None:
     assert host.kernel.snapshot() == before
 
 
-def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host: TestHost) -> None:
+def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host):
     first, second, _third = vfs(host)
     host.kernel.chown(first)
     (entry,) = host.plug(1, first)
@@ -58,29 +59,23 @@ def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host: TestHost) -> None:
 
 @pytest.mark.parametrize("place", [PF, "card 3"])
 def test_a_plugin_that_gives_another_address_fails_with_its_error(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    def prepare(*_: object) -> None:
-        raise exception.DeviceInUse("its firmware is busy", address=place)
-
-    monkeypatch.setattr(plugin_steps, "prepare", prepare)
+    host, monkeypatch, place
+):
+    busy = exception.DeviceInUse("its firmware is busy", address=place)
+    monkeypatch.setattr(plugin_steps, "prepare", mock.Mock(side_effect=busy))
     with pytest.raises(exception.DeviceInUse, match="busy"):
         host.plug(1, vfs(host)[0])
     assert host.manager.store.leases() == ()
 
 
-def test_a_unit_of_a_guest_is_given_to_no_other_consumer(host: TestHost) -> None:
+def test_a_unit_of_a_guest_is_given_to_no_other_consumer(host):
     first, second, _third = vfs(host)
     host.kernel.hold(first, pid=4711, command="qemu")
-    selected, specs = request(host.provider(first))
-    specs["accel1:attach_target"] = "none"
-    host.manager.plug(instance(1), selected, specs)
+    host.plug(1, first, attach_target="none")
     assert host.plugged(1) == [second]
 
 
-def test_a_process_that_comes_after_the_check_keeps_no_lease(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_comes_after_the_check_keeps_no_lease(host, monkeypatch):
     first, *_ = vfs(host)
 
     def refuse(_helper: client.Helper, leases: list[Lease], *_: object) -> None:
@@ -95,9 +90,7 @@ def test_a_process_that_comes_after_the_check_keeps_no_lease(
     assert host.unplug(1) == 0
 
 
-def test_a_request_for_more_units_than_are_free_leaves_no_lease(
-    host: TestHost,
-) -> None:
+def test_a_request_for_more_units_than_are_free_leaves_no_lease(host):
     first, *_ = vfs(host)
     host.kernel.hold(first, pid=4711, command="qemu")
     writes = host.kernel.writes()
@@ -110,9 +103,7 @@ def test_a_request_for_more_units_than_are_free_leaves_no_lease(
     assert host.unplug(1) == 0
 
 
-def test_a_crash_at_the_check_leaves_no_lease(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_at_the_check_leaves_no_lease(host, monkeypatch):
     # The next start would wait for the process to release it.
     def plug(pause: Callable[[], None]) -> None:
         monkeypatch.setattr(client.Helper, "check_free", lambda *_: pause())

@@ -21,7 +21,8 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
-from tests.expected_errors import has, raises
+from tests.expected_errors import raises
+from tests.functional.host.attach.test_rebuild import vm_image
 from tests.unit import acme_card
 from tests.unit.acme_card import (
     INTERFACE,
@@ -108,14 +109,13 @@ def by_trait_and_image(host: TestHost, number: int, function: str) -> list[Any]:
 
 def guest(host: TestHost, function: str, number: int = 1) -> dict[str, Any]:
     """Return an instance whose image identifies a function."""
-    said = {"accel:function_name": None, "accel:function_id": function}
-    image = upload(host, f"vm-{number}", tags=None, **said)
+    image = vm_image(host, f"vm-{number}", **{"accel:function_id": function})
     return instance(number) | {"image_id": image}
 
 
 def by_the_guests_image(host: TestHost, number: int, function: str) -> list[Any]:
-    selected, specs = request(host.provider(PF))
-    return host.manager.plug(guest(host, function, number), selected, specs)
+    info = guest(host, function, number)
+    return host.manager.plug(info, *request(host.provider(PF)))
 
 
 def by_both_images(host: TestHost, number: int, function: str) -> list[Any]:
@@ -311,9 +311,8 @@ def test_a_card_that_swaps_its_functions_is_found_out(region, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(hardware, "write_functions", swapped)
-        with pytest.raises(
-            exception.ProgrammingFailed,
-            check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        with raises(
+            exception.ProgrammingReason.WRONG_FUNCTION,
             match=f"{PCI_B} of .* reaches {GZIP}.*{CRYPTO}",
         ):
             region.plug(1, PF, function_id=CRYPTO)

@@ -44,14 +44,10 @@ def unchanged(api: TestHost) -> Iterator[None]:
 def test_instance_info_is_a_mapping():
     for value, shown in VALUES:
         for call in (os_acc.plug, os_acc.unplug):
-            error = is_told(lambda c=call, v=value: c(v), *instance_error(shown))
+            error = is_told(lambda c=call, v=value: c(v), exception.InvalidInput, shown)
             assert "uuid" in error.hint
         if value is not None:
-            is_told(lambda v=value: os_acc.attached(v), *instance_error(shown))
-
-
-def instance_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidInput, shown
+            is_told(lambda v=value: os_acc.attached(v), exception.InvalidInput, shown)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -69,11 +65,11 @@ def test_an_instance_has_a_uuid():
     for value, shown in [*VALUES, *forms]:
         for call in (os_acc.plug, os_acc.unplug, os_acc.attached):
             mine = {"uuid": value}
-            is_told(lambda c=call, m=mine: c(m), *instance_error(shown))
-    is_told(lambda: os_acc.plug({}), *instance_error("None"))
+            is_told(lambda c=call, m=mine: c(m), exception.InvalidInput, shown)
+    is_told(lambda: os_acc.plug({}), exception.InvalidInput, "None")
 
 
-def test_unplug_reads_the_uuid_only(api: TestHost) -> None:
+def test_unplug_reads_the_uuid_only(api):
     """No other key prevents Nova from deleting a server."""
     mine = instance(1) | {
         "image_id": uuid_of(5),
@@ -116,7 +112,7 @@ def shown(*values: object) -> list[tuple[object, str]]:
 def test_each_key_of_an_instance_has_its_type(keys, values):
     for key, (value, text) in itertools.product(keys, values):
         mine = {"uuid": uuid_of(1), key: value}
-        error = is_told(lambda m=mine: os_acc.plug(m), *instance_error(key))
+        error = is_told(lambda m=mine: os_acc.plug(m), exception.InvalidInput, key)
         assert text in str(error)
 
 
@@ -125,7 +121,7 @@ def test_numa_cells_are_the_hosts(api):
     selected, specs = request(api.provider(GPU))
     mine = {"uuid": uuid_of(2), "numa_cells": [0, 7]}
     error = is_told(
-        lambda: os_acc.plug(mine, selected, specs), *instance_error("has 7")
+        lambda: os_acc.plug(mine, selected, specs), exception.InvalidInput, "has 7"
     )
     assert "host cells" in error.hint
 
@@ -142,21 +138,17 @@ def plug(selected: object, specs: object = None) -> Callable[[], object]:
     return lambda: os_acc.plug(instance(2), selected, specs)  # type: ignore[arg-type]
 
 
-def selected_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidAllocation, shown
-
-
 @pytest.mark.usefixtures("unchanged")
 def test_a_selection_is_a_mapping_of_uuids():
     for value, shown in NOT_MAPPINGS:
-        error = is_told(plug(value), *selected_error(shown))
+        error = is_told(plug(value), exception.InvalidAllocation, shown)
         assert "allocation request" in error.hint
     resources = {"resources": {CLASS: 1}}
     for value, shown in VALUES:
-        is_told(plug({"uuid": value}), *selected_error(shown))
+        is_told(plug({"uuid": value}), exception.InvalidAllocation, shown)
         mapped = {"allocations": {STRANGER: resources}, "mappings": {"1": [value]}}
-        is_told(plug(mapped), *selected_error(shown))
-    is_told(plug({"allocations": {GPU: resources}}), *selected_error(GPU))
+        is_told(plug(mapped), exception.InvalidAllocation, shown)
+    is_told(plug({"allocations": {GPU: resources}}), exception.InvalidAllocation, GPU)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -176,20 +168,22 @@ def test_an_allocation_that_cannot_be_served_fails_the_plug(api, unchanged):
         ({"CUSTOM_ACCELERATOR_FPGA": 1}, "cannot serve the allocation"),
     ):
         selected = {"allocations": {provider.uuid: {"resources": resources}}}
-        is_told(plug(selected, {f"resources1:{CLASS}": "1"}), *selected_error(shown))
+        is_told(
+            plug(selected, {f"resources1:{CLASS}": "1"}),
+            exception.InvalidAllocation,
+            shown,
+        )
 
 
 def test_a_selection_without_a_request_is_nothing_to_guess_at(api, unchanged):
     provider = api.provider(GPU)
-    is_told(plug({"uuid": provider.uuid}), *selected_error(CLASS))
-    is_told(plug({"uuid": provider.uuid}, {}), *selected_error(provider.uuid))
+    is_told(plug({"uuid": provider.uuid}), exception.InvalidAllocation, CLASS)
+    is_told(
+        plug({"uuid": provider.uuid}, {}), exception.InvalidAllocation, provider.uuid
+    )
 
 
 # -- extra specs -------------------------------------------------------------
-
-
-def specs_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidExtraSpec, shown
 
 
 def ask(specs: object) -> Iterator[Callable[[], object]]:
@@ -201,7 +195,7 @@ def ask(specs: object) -> Iterator[Callable[[], object]]:
 def test_extra_specs_are_a_mapping():
     for value, _ in NOT_MAPPINGS:
         for call in ask(value):
-            error = is_told(call, *specs_error(type(value).__name__))
+            error = is_told(call, exception.InvalidExtraSpec, type(value).__name__)
             assert error.hint
 
 
@@ -217,7 +211,7 @@ def test_extra_specs_are_a_mapping():
 )
 def test_an_extra_spec_that_cannot_be_meant_is_refused(specs, shown):
     for call in ask(specs):
-        is_told(call, *specs_error(shown))
+        is_told(call, exception.InvalidExtraSpec, shown)
 
 
 def test_what_nova_drops_is_dropped_with_novas_warning(api, unchanged, caplog):
@@ -282,10 +276,6 @@ def test_a_lookup_of_no_argument_needs_none(api):
 # -- accelerator requests ----------------------------------------------------
 
 
-def input_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidInput, shown
-
-
 @pytest.mark.usefixtures("unchanged")
 def test_accelerator_requests_are_named_by_uuids():
     for value, shown in VALUES:
@@ -298,9 +288,9 @@ def test_accelerator_requests_are_named_by_uuids():
                 lambda v: requests.delete(instance=v),
             ]
         for call in calls:
-            is_told(lambda c=call, v=value: c(v), *input_error(shown))
+            is_told(lambda c=call, v=value: c(v), exception.InvalidInput, shown)
         for call in calls[:3]:
-            is_told(lambda c=call, v=value: c([v]), *input_error(shown))
+            is_told(lambda c=call, v=value: c([v]), exception.InvalidInput, shown)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -312,7 +302,7 @@ def test_a_binding_is_three_texts():
     }
     for field, (value, shown) in itertools.product(binding, VALUES):
         wrong = {STRANGER: {**binding, field: value}}
-        is_told(lambda w=wrong: requests.bind(w), *input_error(shown))
+        is_told(lambda w=wrong: requests.bind(w), exception.InvalidInput, shown)
 
 
 @pytest.mark.usefixtures("unchanged")

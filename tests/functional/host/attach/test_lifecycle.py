@@ -2,17 +2,13 @@
 
 """Devices go to guests and come back exactly as they were."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec, hosts
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
-GPU, AUDIO, VMD_DISK = "0000:17:00.0", "0000:17:00.1", "10000:01:00.0"
-#: A disk would be erased after its return.
-UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
+GPU = "0000:17:00.0"
 
 
 def test_a_disk_in_a_domain_of_32_bits_goes_to_vfio_pci_and_comes_back(make_bench):
@@ -62,9 +58,7 @@ def test_an_override_that_could_not_be_restored_is_refused_first(bench, override
     provider = bench.provider(GPU)
     kernel.write(f"{bench.root}/sys/bus/pci/devices/{GPU}/driver_override", override)
     before, writes = kernel.snapshot(), kernel.writes()
-    with pytest.raises(
-        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
-    ) as caught:
+    with raises(exception.StepReason.REFUSED) as caught:
         bench.plug(1, GPU)
     assert override in str(caught.value)
     assert caught.value.hint

@@ -13,7 +13,7 @@ from os_acc.attach import verification
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import FakeKernel, HostSpec, hosts, instance, request, uuid_of
+from os_acc.testing import FakeKernel, HostSpec, hosts, instance, uuid_of
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 DISK = "0000:d9:00.0"
@@ -126,10 +126,9 @@ def test_a_card_that_is_exchanged_before_the_first_write_is_not_given(
                 self.swap(FPGA, (0x1234, 0x5678))
             super().write(path, text)
 
-    selected, specs = request(bench.provider(FPGA))
     monkeypatch.setattr(privsep_kernel, "current", Exchanging(bench.root))
     with pytest.raises(exception.DeviceChanged, match="1234"):
-        bench.manager.plug(instance(1), selected, specs)
+        bench.plug(1, FPGA)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
 
@@ -197,7 +196,6 @@ def test_the_rest_of_a_group_is_given_back(make_bench, is_exchanged):
 
 
 def test_a_device_that_changes_while_it_is_chosen_is_not_taken(bench, monkeypatch):
-    provider = bench.provider(FPGA)
     store, add = bench.manager.store, bench.manager.store.add
 
     def swap_first(leases, seen):
@@ -206,9 +204,8 @@ def test_a_device_that_changes_while_it_is_chosen_is_not_taken(bench, monkeypatc
 
     monkeypatch.setattr(store, "add", swap_first)
     writes = bench.kernel.writes()
-    selected, specs = request(provider)
     with pytest.raises(exception.DeviceChanged, match=FPGA):
-        bench.manager.plug(instance(1), selected, specs)
+        bench.plug(1, FPGA)
     assert bench.kernel.writes() == writes
     assert store.leases() == ()
 
@@ -217,7 +214,6 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     bench, monkeypatch
 ):
     before, read_prior = bench.kernel.snapshot(), verification.read_prior
-    selected, specs = request(bench.provider(GPU))
 
     def read_while_it_is_plugged(*arguments):
         monkeypatch.setattr(verification, "read_prior", read_prior)
@@ -227,7 +223,7 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
         return found
 
     monkeypatch.setattr(verification, "read_prior", read_while_it_is_plugged)
-    bench.manager.plug(instance(1), selected, specs)
+    bench.plug(1, GPU)
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 

@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, inspection
-from os_acc.attach import operator_actions
-from os_acc.cmd import arguments, device_states
+from os_acc.cmd import device_states
 from os_acc.host import mdev
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, record
 from os_acc.store.errors import AlreadyLeased
-from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
+from os_acc.testing import HostSpec, TestHost, instance
 from os_acc.testing.mdevs import mtty
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import GENERIC, GPU, HERE, NAMED, gpu
 from tests.unit.store.store_files import execute, file_in, lose_store
 
 GPU_TYPE = f"{GPU}/nvidia-558"
+SLOT = f"{GPU_TYPE}/0"
 MTTY_TYPE = "mtty/mtty-1"
 
 
@@ -66,9 +67,15 @@ def host(make) -> TestHost:
 
 def plug(host: TestHost, number: int, kind: str = GPU_TYPE) -> str:
     """Plug one unit; return the UUID of its mediated device."""
-    host.manager.discover()
-    (entry,) = host.manager.plug(instance(number), *request(host.provider(kind)))
+    (entry,) = host.plug(number, kind)
     return entry["attach_handle_uuid"]
+
+
+def plug_and_lose(host: TestHost, kind: str = GPU_TYPE) -> str:
+    """Plug one unit, and lose the store; return the UUID of its mediated device."""
+    uuid = plug(host, 1, kind)
+    lose_store(host)
+    return uuid
 
 
 def existing(host: TestHost) -> list[str]:
@@ -77,19 +84,16 @@ def existing(host: TestHost) -> list[str]:
 
 def faults(host: TestHost, kind: str = GPU_TYPE) -> dict[int, str]:
     """Return the faulty slots of a type."""
-    host.manager.discover(float("inf"))
+    host.manager.discover()
     handles = host.provider(kind).device.handles
     return {each.address.number: each.fault for each in handles if each.fault}
 
 
-def release(host: TestHost, kind: str = GPU_TYPE, *, force: bool = False) -> None:
-    slot = arguments.device_address(f"{kind}/0")
-    operator_actions.release_device(host.manager, slot, None, force=force)
-
-
-def adopt(host: TestHost, number: int, kind: str = GPU_TYPE):
-    slot = arguments.device_address(f"{kind}/0")
-    return operator_actions.adopt_device(host.manager, slot, uuid_of(number), None)
+def check_returned(host: TestHost, kind: str = GPU_TYPE) -> None:
+    """Check that nothing is left of the guest's use of its slot."""
+    assert claims.claimed() == ()
+    assert host.manager.store.leases() == ()
+    assert (existing(host), faults(host, kind)) == ([], {})
 
 
 def lost(uuid: str) -> dict[int, str]:
@@ -104,8 +108,7 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
 ):
     """The plugin has steps, or prepares without any."""
     host = make(plugin)
-    uuid = plug(host, 1, kind)
-    lose_store(host)
+    uuid = plug_and_lose(host, kind)
 
     assert faults(host, kind) == lost(uuid)
     plug(host, 2, kind)
@@ -115,46 +118,37 @@ def test_the_slot_is_reserved_until_its_plugin_has_released_it(
     assert ("release", f"{kind}/0", uuid) not in calls
     assert existing(host) == [uuid]
 
-    release(host, kind)
+    release(host, f"{kind}/0")
     assert calls[-1] == ("release", f"{kind}/0", uuid)
-    assert existing(host) == []
-    assert claims.claimed() == ()
-    assert host.manager.store.leases() == ()
-    assert faults(host, kind) == {}
+    check_returned(host, kind)
 
 
 def test_it_keeps_its_share_of_the_capacity(host):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     plug(host, 2)
-
-    wanted = request(host.provider(GPU_TYPE))
     with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
-        host.manager.plug(instance(3), *wanted)
+        plug(host, 3)
 
 
 def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
     """The kernel has removed the mediated device; the release is still owed."""
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     (driver,) = host.drivers(GPU)
     host.bind(GPU, "vfio-pci")
     assert existing(host) == []
 
-    host.manager.discover(float("inf"))
+    host.manager.discover()
     look = inspection.look(host.config(), host.root)
     (found,) = (
-        each
-        for each in device_states.device_states(look)
-        if str(each.address) == f"{GPU_TYPE}/0"
+        each for each in device_states.device_states(look) if str(each.address) == SLOT
     )
     assert found.state is device_states.DeviceStatus.UNKNOWN
     assert found.reason.startswith(lost(uuid)[0])
     with pytest.raises(exception.DeviceGone):
-        release(host)
+        release(host, SLOT)
     host.bind(GPU, driver)
-    release(host)
-    assert (claims.claimed(), faults(host)) == ((), {})
+    release(host, SLOT)
+    check_returned(host)
 
 
 def test_a_store_of_yesterday_gives_it_to_no_guest(host):
@@ -165,19 +159,18 @@ def test_a_store_of_yesterday_gives_it_to_no_guest(host):
     uuid = plug(host, 1)
     file.write_bytes(yesterday)
 
-    other = host.manager.plug(instance(2), *request(host.provider(GPU_TYPE)))
+    plug(host, 2)
     assert faults(host) == lost(uuid)
     assert len(existing(host)) == 2
     assert host.unplug(2) == 1
-    assert (len(other), existing(host)) == (1, [uuid])
+    assert existing(host) == [uuid]
 
 
 # -- the operator returns it -------------------------------------------------------
 
 
 def test_its_guest_keeps_it(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     host.kernel.hold(uuid, pid=4711, command="qemu")
 
     for force in (False, True):
@@ -186,24 +179,22 @@ def test_its_guest_keeps_it(host, calls):
             if force
             else pytest.raises(exception.DeviceInUse, match="qemu")
         ):
-            release(host, force=force)
+            release(host, SLOT, force=force)
         assert existing(host) == [uuid]
         assert faults(host) == lost(uuid)
         assert host.manager.store.leases() == ()
     assert [method for method, *_ in calls] == ["prepare"]
 
     host.kernel.let_go(uuid)
-    release(host)
-    assert existing(host) == []
-    assert claims.claimed() == ()
+    release(host, SLOT)
+    check_returned(host)
 
 
 def test_it_is_adopted_for_its_guest(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     host.kernel.hold(uuid, pid=4711, command="qemu")
 
-    lease = adopt(host, 1)
+    lease = adopt(host, SLOT)
 
     assert (lease.uuid, lease.state, lease.needs_release) == (
         uuid,
@@ -216,56 +207,50 @@ def test_it_is_adopted_for_its_guest(host, calls):
     assert [method for method, *_ in calls] == ["prepare"]
     host.kernel.let_go(uuid)
     assert host.unplug(1) == 1
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
-    assert existing(host) == []
-    assert claims.claimed() == ()
+    assert calls[1:] == [("release", SLOT, uuid)]
+    check_returned(host)
 
 
 def test_a_leased_slot_is_not_adopted(host):
     plug(host, 1)
     with pytest.raises(AlreadyLeased):
-        adopt(host, 2)
+        adopt(host, SLOT, number=2)
     assert host.unplug(1) == 1
 
 
 def test_a_slot_without_a_record_is_neither_released_nor_adopted(host):
-    for operate in (release, lambda host: adopt(host, 1)):
+    for operate in (release, adopt):
         with pytest.raises(exception.NotFound, match="is not leased"):
-            operate(host)
+            operate(host, SLOT)
 
 
 def test_it_waits_for_its_plugin(host, calls, install_plugins):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     install_plugins(mdev=GENERIC)
     host.restart()
     assert faults(host) == lost(uuid)
 
     with pytest.raises(exception.PluginFailed, match="vendor"):
-        release(host)
+        release(host, SLOT)
     assert faults(host) == {0: "waits for vendor"}
     (lease,) = host.manager.store.leases()
     assert (lease.uuid, lease.state) == (uuid, LeaseState.QUARANTINED)
 
     install_plugins(vendor=f"{HERE}:Stepping", mdev=GENERIC)
     host.restart()
-    release(host)
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    release(host, SLOT)
+    assert calls[1:] == [("release", SLOT, uuid)]
+    check_returned(host)
 
 
 def test_it_is_given_up_with_its_plugin(host, install_plugins):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     install_plugins(mdev=GENERIC)
     host.restart()
 
-    release(host, force=True)
+    release(host, SLOT, force=True)
 
-    assert host.manager.store.leases() == ()
-    assert claims.claimed() == ()
-    assert (existing(host), faults(host)) == ([], {})
+    check_returned(host)
 
 
 def test_a_damaged_record_in_the_store_loses_no_release(host, calls):
@@ -273,13 +258,13 @@ def test_a_damaged_record_in_the_store_loses_no_release(host, calls):
     uuid = plug(host, 1)
     execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
     host.restart()
-    release(host)
+    release(host, SLOT)
     assert faults(host) == lost(uuid)
     assert calls[1:] == []
 
-    release(host)
-    assert calls[1:] == [("release", f"{GPU_TYPE}/0", uuid)]
-    assert (existing(host), faults(host)) == ([], {})
+    release(host, SLOT)
+    assert calls[1:] == [("release", SLOT, uuid)]
+    check_returned(host)
 
 
 # -- crashes, reboots and damage ---------------------------------------------------
@@ -302,16 +287,13 @@ def test_a_crash_loses_no_release(host, calls, attribute, after):
 
     assert bool(faults(host)) == is_owed
     if is_owed:
-        release(host)
+        release(host, SLOT)
         assert [method for method, *_ in calls] == ["release"]
-    assert existing(host) == []
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    check_returned(host)
 
 
 def test_a_reboot_leaves_nothing_behind(host):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     assert faults(host)
     host.kernel.reboot()
     host.restart()
@@ -323,12 +305,11 @@ def test_a_reboot_leaves_nothing_behind(host):
 
 
 def test_the_record_ends_with_the_parent(host, calls):
-    plug(host, 1)
-    lose_store(host)
+    plug_and_lose(host)
     card = host.kernel.hot_unplug(GPU)
-    host.manager.discover(float("inf"))
+    host.manager.discover()
 
-    release(host)
+    release(host, SLOT)
 
     assert claims.claimed() == ()
     assert [method for method, *_ in calls] == ["prepare"]
@@ -338,26 +319,24 @@ def test_the_record_ends_with_the_parent(host, calls):
 
 
 def test_a_damaged_record_protects_the_slot_as_well(host, calls):
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     (file,) = Path(host.root, "run/os_acc").glob("*.lease")
     file.write_text("")
     assert faults(host) == lost(record.UNREADABLE)
 
     with pytest.raises(exception.NotFound, match="does not exist"):
-        adopt(host, 1)
+        adopt(host, SLOT)
     with pytest.raises(exception.DeviceInUse, match=uuid):
-        release(host)
+        release(host, SLOT)
     assert faults(host) == lost(record.UNREADABLE)
     assert [method for method, *_ in calls] == ["prepare"]
 
     # The guest has ended, and its operator has removed its mediated device.
     device = host.kernel.path("sys/bus/mdev/devices", uuid)
     host.kernel.write(f"{device}/remove", "1")
-    release(host)
+    release(host, SLOT)
     assert [method for method, *_ in calls] == ["prepare", "release"]
-    assert claims.claimed() == ()
-    assert faults(host) == {}
+    check_returned(host)
 
 
 def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
@@ -367,17 +346,15 @@ def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
     with pytest.raises(exception.DevicesUnreleased, match="claimed by lease unread"):
         host.unplug(1)
 
-    release(host)
+    release(host, SLOT)
 
-    assert calls[-1] == ("release", f"{GPU_TYPE}/0", uuid)
-    assert claims.claimed() == ()
-    assert (existing(host), faults(host)) == ([], {})
+    assert calls[-1] == ("release", SLOT, uuid)
+    check_returned(host)
 
 
 def test_a_damaged_record_is_no_guests_of_a_sibling(host):
     """Its own mediated device is gone; that of the other slot has a lease."""
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
     plug(host, 2)
     for file in Path(host.root, "run/os_acc").glob("*.lease"):
         if file.name.endswith("0.lease"):
@@ -385,7 +362,7 @@ def test_a_damaged_record_is_no_guests_of_a_sibling(host):
     device = host.kernel.path("sys/bus/mdev/devices", uuid)
     host.kernel.write(f"{device}/remove", "1")
 
-    release(host)
+    release(host, SLOT)
 
     assert faults(host) == {}
     assert host.unplug(2) == 1
@@ -398,12 +375,10 @@ def test_one_without_a_plugins_preparation_counts_as_another_tools(
     """Its mediated device keeps the capacity; the number of a slot is only a name."""
     install_plugins(mdev=GENERIC)
     host = make_bench(HostSpec(gpu()), device_spec=NAMED[1:])
-    uuid = plug(host, 1)
-    lose_store(host)
+    uuid = plug_and_lose(host)
 
     plug(host, 2)
-    wanted = request(host.provider(GPU_TYPE))
     with pytest.raises(exception.NoDeviceAvailable, match="no capacity left"):
-        host.manager.plug(instance(3), *wanted)
+        plug(host, 3)
     assert host.unplug(2) == 1
     assert existing(host) == [uuid]

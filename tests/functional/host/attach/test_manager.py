@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions, verification
+from os_acc.attach import verification
 from os_acc.host import pci
 from os_acc.inventory import discovery
 from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request, uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -33,11 +34,7 @@ FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch):
     entries = bench.plug(1, GPU)
     arguments, writes = request(bench.provider(GPU)), bench.kernel.writes()
-
-    def look(*_arguments: object) -> None:
-        raise AssertionError("the whole host is looked at")
-
-    monkeypatch.setattr(discovery, "discover", look)
+    monkeypatch.setattr(discovery, "discover", None)
     assert bench.manager.plug(instance(1), *arguments) == entries
     assert bench.manager.plug(instance(1), None, None) == entries
     assert bench.kernel.writes() == writes
@@ -133,9 +130,8 @@ def test_a_plug_that_runs_out_of_time_leaves_nothing(bench):
     before = bench.kernel.snapshot()
     selected, specs = request(bench.provider(GPU))
     in_no_time(bench)
-    with pytest.raises(exception.OsAccError) as caught:
+    with pytest.raises((exception.LockTimeout, exception.DeviceStuck)):
         bench.manager.plug(instance(1), selected, specs)
-    assert isinstance(caught.value, exception.LockTimeout | exception.DeviceStuck)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
 
@@ -143,9 +139,8 @@ def test_a_plug_that_runs_out_of_time_leaves_nothing(bench):
 def test_an_unplug_that_runs_out_of_time_keeps_the_lease(bench):
     bench.plug(1, GPU)
     in_no_time(bench)
-    with pytest.raises(exception.OsAccError) as caught:
+    with pytest.raises((exception.LockTimeout, exception.DevicesUnreleased)):
         bench.unplug(1)
-    assert isinstance(caught.value, exception.LockTimeout | exception.DevicesUnreleased)
     assert bench.plugged(1) == [GPU]
     bench.restart()
     bench.unplug(1)
@@ -173,11 +168,7 @@ def test_leases_are_never_mixed_with_those_of_another(bench, new):
     bench.plug(1, FPGA)
     bench.plug(2, GPU)
     before = bench.manager.attached(None)
-    with pytest.raises(
-        exception.Conflict,
-        check=has(reason=exception.ConflictReason.CONSUMER),
-        match=uuid_of(new),
-    ):
+    with raises(exception.ConflictReason.CONSUMER, match=uuid_of(new)):
         bench.manager.rekey(uuid_of(1), uuid_of(new))
     assert bench.manager.attached(None) == before
 
@@ -249,15 +240,10 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
         "UPDATE leases SET payload = payload || ' '"
         f""" WHERE payload LIKE '%"address":"{FPGA}"%'""",
     )
-    with pytest.raises(
-        exception.NotFound,
-        check=has(kind=exception.ObjectKind.LEASE),
-        match="1 of 2 accelerators",
-    ):
+    with raises(exception.ObjectKind.LEASE, match="1 of 2 accelerators"):
         bench.manager.plug(instance(1), None, None)
-    fpga = PciAddress.parse(FPGA)
-    operator_actions.release_device(bench.manager, fpga, None)
-    operator_actions.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    release(bench, FPGA)
+    adopt(bench, FPGA, "")
     assert len(bench.manager.plug(instance(1), None, None)) == 2
     assert bench.unplug(1) == 2
 

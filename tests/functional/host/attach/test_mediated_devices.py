@@ -18,16 +18,18 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.cmd import arguments
 from os_acc.helper import client
 from os_acc.host import mdev
-from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.placement.capacity import Units
 from os_acc.privsep.outcome import CallResult
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.functional.host.attach.test_refused_units import units
+from tests.functional.host.operator_commands import release
 from tests.unit.store.store_files import execute, file_in
 
 GPU = "0000:17:00.0"
@@ -50,32 +52,8 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def _provider(host: TestHost, name: str) -> Provider:
-    host.manager.discover(float("inf"))
-    return next(
-        each for each in host.manager.providers() if str(each.device.address) == name
-    )
-
-
-def _units(host: TestHost, name: str) -> tuple[int, int]:
-    """Return the total and the reserved units of a type."""
-    (found,) = [
-        each
-        for each in host.manager.catalog.snapshots.newest()
-        if each.provider and str(each.provider.device.address) == name
-    ]
-    (units,) = found.units.values()
-    return units.total, units.reserved
-
-
-def _plug(host: TestHost, number: int, *names: str):
-    return host.manager.plug(
-        instance(number), *request(*(_provider(host, name) for name in names))
-    )
-
-
 def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
-    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+    (entry,) = host.plug(1, f"{GPU}/nvidia-558")
 
     uuid = entry["attach_handle_uuid"]
     assert entry["attach_handle_type"] == "MDEV"
@@ -93,13 +71,11 @@ def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
 
 
 def test_two_types_share_the_capacity_of_their_parent(host):
-    assert (_units(host, "mtty/mtty-1"), _units(host, "mtty/mtty-2")) == (
-        (24, 0),
-        (12, 0),
-    )
+    assert units(host, "mtty/mtty-1") == Units(24)
+    assert units(host, "mtty/mtty-2") == Units(12)
 
-    _plug(host, 1, "mtty/mtty-2", "mtty/mtty-1")
-    host.manager.discover(float("inf"))
+    host.plug(1, "mtty/mtty-2", "mtty/mtty-1")
+    host.manager.discover()
 
     # 3 of 24 ports are in use; a unit of mtty-2 that cannot be had is reserved.
     free = [_free(host, f"mtty/mtty-{ports}") for ports in (1, 2)]
@@ -108,7 +84,7 @@ def test_two_types_share_the_capacity_of_their_parent(host):
 
 def _free(host: TestHost, name: str) -> int:
     taken = host.manager.store.recorded_state().taken
-    handles = _provider(host, name).device.handles
+    handles = host.provider(name).device.handles
     return sum(not each.fault and each.address not in taken for each in handles)
 
 
@@ -119,11 +95,11 @@ def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
     name = f"{GPU}/nvidia-558"
 
     assert _free(host, name) == 1
-    assert _units(host, name) == (2, 1)
-    _plug(host, 1, name)
+    assert units(host, name) == Units(2, 1)
+    host.plug(1, name)
     with pytest.raises(exception.NoDeviceAvailable):
-        _plug(host, 2, name)
-    host.manager.unplug(instance(1))
+        host.plug(2, name)
+    host.unplug(1)
 
     assert [each.uuid for each in mdev.read_mdevs(host.root)] == [STRANGER]
 
@@ -146,7 +122,7 @@ def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
 
     monkeypatch.setattr(client.Helper, "create_mdev", create_later)
     with pytest.raises(exception.HostStepFailed) as caught:
-        _plug(host, 1, f"{GPU}/nvidia-558")
+        host.plug(1, f"{GPU}/nvidia-558")
     reason = exception.StepReason
     assert caught.value.reason is (reason.REFUSED if left else reason.NO_CAPACITY)
     assert caught.value.retryable is not bool(left)
@@ -156,29 +132,27 @@ def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
 
 
 def test_a_mediated_device_in_use_is_not_removed(host):
-    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+    (entry,) = host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.hold(entry["attach_handle_uuid"])
 
     with pytest.raises(exception.DevicesUnreleased, match="qemu-system-x86"):
-        host.manager.unplug(instance(1))
+        host.unplug(1)
     assert len(mdev.read_mdevs(host.root)) == 1
     assert host.lease_state(1) is LeaseState.RELEASING
 
     host.kernel.let_go(entry["attach_handle_uuid"])
-    assert host.manager.unplug(instance(1)) == 1
+    assert host.unplug(1) == 1
     assert mdev.read_mdevs(host.root) == ()
 
 
 def test_an_operator_releases_one_from_quarantine(host):
-    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.fail(attribute="remove", error=errno.EINVAL)
     with pytest.raises(exception.DevicesUnreleased, match="os-acc device release"):
-        host.manager.unplug(instance(1))
+        host.unplug(1)
     assert host.lease_state(1) is LeaseState.QUARANTINED
 
-    operator_actions.release_device(
-        host.manager, arguments.device_address(f"{GPU}/nvidia-558/0"), None
-    )
+    release(host, f"{GPU}/nvidia-558/0")
 
     assert mdev.read_mdevs(host.root) == ()
     assert host.manager.store.leases() == ()
@@ -186,13 +160,13 @@ def test_an_operator_releases_one_from_quarantine(host):
 
 def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
     name = f"{GPU}/nvidia-558"
-    _plug(host, 1, name)
+    host.plug(1, name)
     execute(file_in(host.state_path), "UPDATE leases SET payload = payload || ' '")
     slot = arguments.device_address(f"{name}/0")
 
     assert host.manager.store.damaged_claims() == (slot,)
     assert _free(host, name) == 1
-    operator_actions.release_device(host.manager, slot, None)
+    release(host, slot)
 
     # The mediated device itself is no longer known as ours, and stays.
     assert host.manager.store.damaged_claims() == ()
@@ -200,7 +174,7 @@ def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
 
 
 def test_a_reboot_ends_it_and_a_plug_makes_it_again_with_its_uuid(host):
-    selected, specs = request(_provider(host, f"{GPU}/nvidia-558"))
+    selected, specs = request(host.provider(f"{GPU}/nvidia-558"))
     (before,) = host.manager.plug(instance(1), selected, specs)
     host.kernel.reboot()
     assert mdev.read_mdevs(host.root) == ()
@@ -215,11 +189,11 @@ def test_a_reboot_ends_it_and_a_plug_makes_it_again_with_its_uuid(host):
 
 
 def test_an_unplug_after_a_reboot_frees_the_unit(host):
-    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.plug(1, f"{GPU}/nvidia-558")
     host.kernel.reboot()
     host.restart()
 
-    assert host.manager.unplug(instance(1)) == 1
+    assert host.unplug(1) == 1
     assert _free(host, f"{GPU}/nvidia-558") == 2
 
 
@@ -227,18 +201,15 @@ def test_a_type_that_the_driver_does_not_offer_is_rejected(tmp_path):
     spec = HostSpec(mdev_parents=(mtty(),))
     named = '{"mdev_parent": "mtty", "mdev_types": "mtty-9"}'
     with TestHost(tmp_path, spec, device_spec=[named]) as host:
-        (refused,) = host.manager.discover(float("inf")).refused
+        (refused,) = host.manager.discover().refused
 
         assert refused.reason is RejectReason.NO_MDEV_TYPE
         assert "it offers mtty-1, mtty-2" in refused.detail
 
 
 def test_no_driver_of_the_host_gets_a_mediated_device(host):
-    selected, specs = request(_provider(host, "mtty/mtty-1"))
-    specs["accel1:attach_target"] = "host"
-
     with pytest.raises(exception.NoDeviceAvailable, match="mediated"):
-        host.manager.plug(instance(1), selected, specs)
+        host.plug(1, "mtty/mtty-1", attach_target="host")
 
     assert host.manager.store.leases() == ()
 
@@ -256,8 +227,7 @@ def test_a_parent_without_capacity_refuses_every_type(
     named = f'{{"mdev_parent": "{parent.name}", "mdev_types": "{names}"}}'
     spec = HostSpec(mdev_parents=(parent,))
     with TestHost(tmp_path, spec, device_spec=[named]) as host:
-        provider = _provider(host, f"{parent.name}/{kind}")
-        host.manager.plug(instance(1), *request(provider, amount=units))
+        host.plug(1, f"{parent.name}/{kind}", amount=units)
         for each in parent.types:
             assert _free(host, f"{parent.name}/{each.name}") == 0
             path = f"{host.root}/{mdev.PARENTS}/{parent.name}/mdev_supported_types"

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -31,9 +31,7 @@ def pairs(host: TestHost, devices: list[MigratingDevice]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("address", [VF, SLOT])
-def test_a_device_pairs_with_one_of_its_kind(
-    host_of: Callable[..., TestHost], address: str
-) -> None:
+def test_a_device_pairs_with_one_of_its_kind(host_of, address):
     host = host_of()
     host.plug(1, address)
     (device,) = described(host)
@@ -44,7 +42,7 @@ def test_a_device_pairs_with_one_of_its_kind(
     assert pairs(host, [device]) == {device["address"]: target}
 
 
-def test_each_group_pairs_with_itself(host_of: Callable[..., TestHost]) -> None:
+def test_each_group_pairs_with_itself(host_of):
     host = host_of()
     host.plug(1, VF, SLOT)
     host.plug(2, VF, SLOT)
@@ -57,7 +55,7 @@ def test_each_group_pairs_with_itself(host_of: Callable[..., TestHost]) -> None:
     }
 
 
-def test_several_devices_need_p2p(host_of: Callable[..., TestHost]) -> None:
+def test_several_devices_need_p2p(host_of):
     """QEMU refuses a guest with several devices of which one lacks it."""
     host = host_of((1, 4096))
     host.plug(1, VF, SLOT)
@@ -68,9 +66,7 @@ def test_several_devices_need_p2p(host_of: Callable[..., TestHost]) -> None:
 
 
 @pytest.mark.parametrize("address", [VF, SLOT])
-def test_a_tag_that_is_newer_than_the_lease_holds(
-    host_of: Callable[..., TestHost], address: str
-) -> None:
+def test_a_tag_that_is_newer_than_the_lease_holds(host_of, address):
     host = host_of()
     host.plug(1, address)
     off = ', "live_migratable": "false"}'
@@ -79,9 +75,7 @@ def test_a_tag_that_is_newer_than_the_lease_holds(
     assert device["reason"] == "is tagged live_migratable = false in device_spec"
 
 
-def test_vfio_pci_and_a_device_of_the_host_give_their_reasons(
-    host_of: Callable[..., TestHost],
-) -> None:
+def test_vfio_pci_and_a_device_of_the_host_give_their_reasons(host_of):
     host = host_of((7, 4096), f'{{"address": "{VF[:-1]}*"}}', MTTY)
     host.plug(1, VF)
     (device,) = described(host)
@@ -91,7 +85,7 @@ def test_vfio_pci_and_a_device_of_the_host_give_their_reasons(
     assert device["reason"] == "is not attached to the guest"
 
 
-def test_a_device_without_a_partner_is_named(host_of: Callable[..., TestHost]) -> None:
+def test_a_device_without_a_partner_is_named(host_of):
     host = host_of()
     host.plug(1, VF)
     devices = described(host)
@@ -100,7 +94,7 @@ def test_a_device_without_a_partner_is_named(host_of: Callable[..., TestHost]) -
         pairs(host, devices)
 
 
-def test_a_device_too_many_is_named(host_of: Callable[..., TestHost]) -> None:
+def test_a_device_too_many_is_named(host_of):
     host = host_of()
     host.plug(1, SLOT)
     host.plug(2, SLOT, VF)
@@ -108,9 +102,7 @@ def test_a_device_too_many_is_named(host_of: Callable[..., TestHost]) -> None:
         pairs(host, described(host))
 
 
-def test_a_plugin_states_what_has_to_be_equal(
-    host_of: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_states_what_has_to_be_equal(host_of, monkeypatch):
     host = host_of()
     host.plug(1, SLOT)
     monkeypatch.setattr(MdevPlugin, "migration_profile", lambda *_: "firmware 1")
@@ -125,32 +117,23 @@ def test_a_plugin_states_what_has_to_be_equal(
     assert len(pairs(host, devices)) == 1
 
 
-def test_a_plugin_that_fails_states_nothing(
-    host_of: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_fails_states_nothing(host_of, monkeypatch):
     host = host_of()
     host.plug(1, SLOT)
-
-    def fail(*_: object) -> str:
-        raise RuntimeError("no licence")
-
-    monkeypatch.setattr(MdevPlugin, "migration_profile", fail)
+    failing = mock.Mock(side_effect=RuntimeError("no licence"))
+    monkeypatch.setattr(MdevPlugin, "migration_profile", failing)
     with pytest.raises(exception.PluginFailed, match="no licence"):
         described(host)
 
 
-def test_a_description_of_another_release_is_rejected(
-    host_of: Callable[..., TestHost],
-) -> None:
+def test_a_description_of_another_release_is_rejected(host_of):
     host = host_of()
     host.plug(2, SLOT)
     with pytest.raises(exception.InvalidInput, match="describes no device"):
         pairs(host, [{"address": "x"}])  # type: ignore[typeddict-item]
 
 
-def test_a_device_keeps_its_address_where_it_can(
-    host_of: Callable[..., TestHost],
-) -> None:
+def test_a_device_keeps_its_address_where_it_can(host_of):
     """Nova replaces one address after the other."""
     host = host_of()
     host.plug(1, VF)
@@ -165,9 +148,7 @@ def test_a_device_keeps_its_address_where_it_can(
     assert found == {each["address"]: each["address"] for each in (device, other)}
 
 
-def test_another_kernel_with_the_same_driver_is_equal(
-    host_of: Callable[..., TestHost],
-) -> None:
+def test_another_kernel_with_the_same_driver_is_equal(host_of):
     host = host_of((7, 4096), AUTO.replace("auto", MLX5), MTTY)
     place = Path(host.root, "sys/module/mlx5_vfio_pci")
     os.makedirs(place)

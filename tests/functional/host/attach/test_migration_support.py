@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -32,9 +33,8 @@ RELEASE = "proc/sys/kernel/osrelease"
 
 
 @pytest.fixture
-def host_of(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
+def host_of(make_bench: Callable[..., TestHost]) -> Callable[..., TestHost]:
     """Return a function that builds a host whose drivers give an answer."""
-    made: list[TestHost] = []
 
     def build(answer: tuple[int, int] = ANSWER, *specs: str) -> TestHost:
         assert NIC.sriov
@@ -42,14 +42,9 @@ def host_of(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
         nic = dataclasses.replace(NIC, sriov=sriov)
         parent = mtty(migration=answer)
         spec = dataclasses.replace(SPEC, functions=(nic,), mdev_parents=(parent,))
-        named = [*(specs or (AUTO, MTTY))]
-        made.append(TestHost(tmp_path, spec, device_spec=named))
-        made[-1].__enter__()
-        return made[-1]
+        return make_bench(spec, device_spec=[*(specs or (AUTO, MTTY))])
 
-    yield build
-    for each in made:
-        each.close()
+    return build
 
 
 @pytest.fixture
@@ -83,9 +78,7 @@ def use(host: TestHost, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [VF, SLOT])
-def test_the_answer_comes_with_a_plug_and_is_published(
-    host_of: Callable[..., TestHost], asked: Callable[[], list[str]], address: str
-) -> None:
+def test_the_answer_comes_with_a_plug_and_is_published(host_of, asked, address):
     host = host_of()
     assert support(host, address) is None
     assert not is_published(host, address)
@@ -99,9 +92,7 @@ def test_the_answer_comes_with_a_plug_and_is_published(
     assert len(asked()) == 1
 
 
-def test_another_function_of_the_model_needs_no_question(
-    host_of: Callable[..., TestHost], asked: Callable[[], list[str]]
-) -> None:
+def test_another_function_of_the_model_needs_no_question(host_of, asked):
     host = host_of()
     use(host, VF)
     assert [len(host.plug(number, VF)) for number in (2, 3)] == [1, 1]
@@ -110,12 +101,7 @@ def test_another_function_of_the_model_needs_no_question(
 
 @pytest.mark.parametrize("changed", ["kernel", "module"])
 @pytest.mark.parametrize("address", [VF, SLOT])
-def test_another_version_of_the_driver_has_no_answer(
-    host_of: Callable[..., TestHost],
-    asked: Callable[[], list[str]],
-    address: str,
-    changed: str,
-) -> None:
+def test_another_version_of_the_driver_has_no_answer(host_of, asked, address, changed):
     # The kernel's aliases would be those of another release.
     host = host_of(ANSWER, AUTO.replace("auto", MLX5), MTTY)
     place = Path(host.root, "sys/module/mlx5_vfio_pci")
@@ -134,9 +120,7 @@ def test_another_version_of_the_driver_has_no_answer(
     assert len(asked()) == 1 + is_other
 
 
-def test_a_driver_without_migration_is_not_asked_again(
-    host_of: Callable[..., TestHost], asked: Callable[[], list[str]]
-) -> None:
+def test_a_driver_without_migration_is_not_asked_again(host_of, asked):
     host = host_of((0, 0))
     use(host, VF)
     use(host, VF)
@@ -145,9 +129,7 @@ def test_a_driver_without_migration_is_not_asked_again(
     assert asked() == [VF]
 
 
-def test_vfio_pci_is_never_asked(
-    host_of: Callable[..., TestHost], asked: Callable[[], list[str]]
-) -> None:
+def test_vfio_pci_is_never_asked(host_of, asked):
     host = host_of(ANSWER, f'{{"address": "{PF[:-1]}*"}}')
     use(host, VF)
     assert asked() == []
@@ -155,7 +137,7 @@ def test_vfio_pci_is_never_asked(
 
 
 @pytest.mark.parametrize("spec", [AUTO, MTTY])
-def test_a_tag_switches_it_off(host_of: Callable[..., TestHost], spec: str) -> None:
+def test_a_tag_switches_it_off(host_of, spec):
     host = host_of(ANSWER, spec.replace("}", ', "live_migratable": "no"}'))
     address = VF if spec == AUTO else SLOT
     use(host, address)
@@ -163,23 +145,18 @@ def test_a_tag_switches_it_off(host_of: Callable[..., TestHost], spec: str) -> N
     assert not is_published(host, address)
 
 
-def test_a_plug_does_not_depend_on_the_answer(
-    host_of: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plug_does_not_depend_on_the_answer(host_of, monkeypatch):
     host = host_of()
-
-    def fail(_kernel: FakeKernel, _group: int, name: str) -> tuple[int, int]:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-
+    failure = OSError(errno.EIO, os.strerror(errno.EIO))
     with monkeypatch.context() as patch:
-        patch.setattr(FakeKernel, "migration", fail)
+        patch.setattr(FakeKernel, "migration", mock.Mock(side_effect=failure))
         use(host, VF)
     assert support(host, VF) is None
     use(host, VF)
     assert is_published(host, VF)
 
 
-def test_a_damaged_record_is_asked_for_again(host_of: Callable[..., TestHost]) -> None:
+def test_a_damaged_record_is_asked_for_again(host_of):
     host = host_of()
     use(host, VF)
     (record,) = Path(host.state_path, "migrations").iterdir()

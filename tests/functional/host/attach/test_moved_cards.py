@@ -74,12 +74,6 @@ def unnumbered(make_host: Callable[..., TestHost]) -> TestHost:
     return move(make_host(7, 7, 7))
 
 
-def erase(host: TestHost) -> None:
-    for _ in range(acme.BLOCKS + 1):
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
-
-
 @pytest.mark.parametrize(
     ("numbers", "found"),
     [
@@ -87,14 +81,12 @@ def erase(host: TestHost) -> None:
         ((7, 7, 3), ""),
     ],
 )
-def test_root_reads_a_number_that_one_card_has(
-    make_host: Callable[..., TestHost], numbers: tuple[int, ...], found: str
-) -> None:
+def test_root_reads_a_number_that_one_card_has(make_host, numbers, found):
     with make_host(*numbers).kernel.installed():
         assert pci_functions.serial(PciAddress.parse(IDLE)) == found
 
 
-def test_no_guest_gets_the_card_of_another(moved: TestHost) -> None:
+def test_no_guest_gets_the_card_of_another(moved):
     with pytest.raises(DeviceClaimed):
         moved.manager.plug(instance(2), None, None)
     with pytest.raises(LookupError, match="is not offered"):
@@ -102,9 +94,7 @@ def test_no_guest_gets_the_card_of_another(moved: TestHost) -> None:
     assert acme.has_data(moved.root, SECOND)
 
 
-def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
-    moved: TestHost,
-) -> None:
+def test_no_guest_gets_the_card_of_another_by_its_lease_alone(moved):
     """The helper has lost its files."""
     for copy in Path(moved.kernel.path(COPIES)).iterdir():
         copy.unlink()
@@ -113,17 +103,17 @@ def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
     assert acme.has_data(moved.root, SECOND)
 
 
-def test_the_erasures_follow_the_cards(moved: TestHost) -> None:
+def test_the_erasures_follow_the_cards(moved):
     for number in (1, 2):
         moved.unplug(number)
-    erase(moved)
+    acme.advance(moved)
     assert not acme.has_data(moved.root, SECOND)
     assert not acme.has_data(moved.root, FREE)
     assert not moved.manager.store.leases()
     assert not claims.claimed()
 
 
-def test_no_guest_gets_a_card_that_cannot_be_told_apart(unnumbered: TestHost) -> None:
+def test_no_guest_gets_a_card_that_cannot_be_told_apart(unnumbered):
     for number in (1, 2):
         with pytest.raises(
             exception.DeviceChanged, match=r"were at .* before the reboot"
@@ -133,19 +123,17 @@ def test_no_guest_gets_a_card_that_cannot_be_told_apart(unnumbered: TestHost) ->
         unnumbered.plug(3, FREE)
 
 
-def test_a_card_that_cannot_be_told_apart_is_not_erased(unnumbered: TestHost) -> None:
+def test_a_card_that_cannot_be_told_apart_is_not_erased(unnumbered):
     for number in (1, 2):
         unnumbered.unplug(number)
-    erase(unnumbered)
+    acme.advance(unnumbered)
     assert acme.has_data(unnumbered.root, SECOND)
     assert acme.has_data(unnumbered.root, FREE)
     for lease in unnumbered.manager.store.leases():
         assert f"were at {IDLE}, {FIRST}, {SECOND} before the reboot" in lease.reason
 
 
-def test_cards_that_are_put_back_are_those_of_their_guests(
-    unnumbered: TestHost,
-) -> None:
+def test_cards_that_are_put_back_are_those_of_their_guests(unnumbered):
     for moves in ({FIRST: IDLE, SECOND: FIRST, FREE: SECOND}, {}):
         unnumbered.kernel.reboot(moves)
         restart(unnumbered)
@@ -153,9 +141,7 @@ def test_cards_that_are_put_back_are_those_of_their_guests(
             unnumbered.manager.plug(instance(number), None, None)
 
 
-def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(
-    make_host: Callable[..., TestHost],
-) -> None:
+def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(make_host):
     host = make_host(7, 7, 7)
     host.plug(1, FIRST)
     host.kernel.reboot()
@@ -171,9 +157,7 @@ def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(
     assert (lease.peers, prior.identity.drive) == ((), "00-00-0a-35-00-00-00-07")
 
 
-def test_a_plug_that_fails_after_a_reboot_leaves_nothing_to_its_unplug(
-    make_host: Callable[..., TestHost],
-) -> None:
+def test_a_plug_that_fails_after_a_reboot_leaves_nothing_to_its_unplug(make_host):
     host = make_host(1, 2, 3)
     before = host.kernel.state(FIRST)
     host.plug(1, FIRST)

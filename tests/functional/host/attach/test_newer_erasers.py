@@ -9,11 +9,11 @@ import errno
 import json
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
+from unittest import mock
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
@@ -21,6 +21,7 @@ from os_acc.plugins import base
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.privsep import claims
 from os_acc.testing import TestHost, instance
+from tests.functional.host.operator_commands import release
 from tests.unit import acme
 from tests.unit import vendor_steps as vendor
 from tests.unit.acme import advance, erasing
@@ -177,7 +178,7 @@ def test_a_recorded_debt_survives_the_loss_of_the_store(host, upgrade):
     host.manager.plug(instance(1), None, None)
     upgrade(OLD)
     lose_store(host)
-    operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+    release(host, CARD)
     upgrade()
     check_erased(host)
 
@@ -209,7 +210,7 @@ def test_a_release_that_the_older_version_began_ends_with_the_erasure(
     upgrade()
     if not is_begun:
         assert the_lease(host).state is LeaseState.QUARANTINED
-        operator_actions.release_device(host.manager, PciAddress.parse(CARD), None)
+        release(host, CARD)
     check_erased(host)
 
 
@@ -272,10 +273,8 @@ def test_a_retried_rollback_of_a_plug_that_took_no_device_owes_nothing(
 ):
     """The plugin erases the device, but no consumer has had it."""
     upgrade()
-
-    def refuse(*_args: object) -> None:
-        raise exception.DeviceInUse("acmed uses it", address=CARD)
-
+    busy = exception.DeviceInUse("acmed uses it", address=CARD)
+    refuse = mock.Mock(side_effect=busy)
     with monkeypatch.context() as patch:
         patch.setattr(acme.Erases, "prepare", refuse)
         patch.setattr(acme.Erases, "release", refuse)

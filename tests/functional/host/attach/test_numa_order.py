@@ -9,9 +9,7 @@ import logging
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import raises
 from tests.functional.host.attach.numa_host import (
@@ -21,10 +19,12 @@ from tests.functional.host.attach.numa_host import (
     SPEC,
     UNKNOWN,
     WORDS,
+    again,
     plug,
     policy_from,
     set_nodes,
 )
+from tests.functional.host.operator_commands import adopt
 
 PREFERRED = {"accel1:numa_policy": "preferred"}
 
@@ -32,11 +32,6 @@ PREFERRED = {"accel1:numa_policy": "preferred"}
 @pytest.fixture
 def host(make_bench) -> TestHost:
     return make_bench(SPEC)
-
-
-def again(host: TestHost, cells: object, **info: object) -> list[dict[str, object]]:
-    """Plug the recorded accelerators of the guest in these cells."""
-    return host.manager.plug(instance(1) | {"numa_cells": cells} | info, None, None)
 
 
 def affinities(host: TestHost) -> list[str | None]:
@@ -189,9 +184,7 @@ def test_an_adopted_device_is_allowed_until_a_policy_is_given(host):
     plug(host, REMOTE, cells=None, **PREFERRED)
     store = host.manager.store
     store.delete(store.leases())
-    operator_actions.adopt_device(
-        host.manager, PciAddress.parse(REMOTE), uuid_of(1), "nouveau"
-    )
+    adopt(host, REMOTE, "nouveau")
     (entry,) = again(host, [0])
     assert entry["numa_affinity"] == "remote"
     image = {"image_properties": {"hw_pci_numa_affinity_policy": "required"}}

@@ -22,9 +22,10 @@ from tests.functional.host.attach.numa_host import (
     NEAR,
     NOWHERE,
     VF_NODES,
-    VF_SPEC,
+    again,
     plug,
     set_nodes,
+    with_vfs,
 )
 
 #: The nearest VF for a guest in cell 0, and the next one if that is taken.
@@ -40,14 +41,7 @@ SOCKET = {"accel1:numa_policy": "socket"}
 
 @pytest.fixture
 def host(make_bench) -> TestHost:
-    host = make_bench(VF_SPEC)
-    set_nodes(host, VF_NODES)
-    return host
-
-
-def again(host: TestHost, cells: object, **info: object) -> list[dict[str, Any]]:
-    """Plug the recorded accelerators of the guest in these cells."""
-    return host.manager.plug(instance(1) | {"numa_cells": cells} | info, None, None)
+    return with_vfs(make_bench)
 
 
 def addresses(entries: list[dict[str, Any]]) -> list[str]:
@@ -136,8 +130,8 @@ def test_the_next_device_is_taken_where_the_nearest_is_not_free(host, policy):
 
 
 def test_the_next_device_is_taken_where_a_process_has_the_nearest(make_bench):
-    host = make_bench(VF_SPEC, device_spec=['{"address": "*:*:*.*", "prebound": true}'])
-    set_nodes(host, VF_NODES)
+    named = ['{"address": "*:*:*.*", "prebound": true}']
+    host = with_vfs(make_bench, device_spec=named)
     for vf in VF_NODES:
         host.bind(vf, "vfio-pci")
     (first,) = plug(host, CARD, cells=None, **SOCKET)
@@ -166,17 +160,15 @@ def test_one_policy_of_several_groups_is_met_by_another_device(host):
 
 
 def test_a_group_of_several_devices_gets_as_many_others(host):
-    selected, flavor = request(host.provider(CARD), amount=2)
     mine = instance(1) | {"image_properties": {"hw_pci_numa_affinity_policy": "socket"}}
-    first = host.manager.plug(mine, selected, flavor)
+    first = host.manager.plug(mine, *request(host.provider(CARD), amount=2))
     assert addresses(first) == [FAR, NEAR]
     assert sorted(addresses(again(host, [0]))) == [NEAR, BESIDE]
     check_restored(host, FAR, NOWHERE)
 
 
 def test_too_few_others_change_nothing(host):
-    selected, flavor = request(host.provider(CARD), amount=2)
-    host.manager.plug(instance(1), selected, flavor | {"accel1:numa_policy": "socket"})
+    host.plug(1, CARD, amount=2, numa_policy="socket")
     before, leases = host.kernel.snapshot(), host.manager.store.leases()
     set_nodes(host, {NEAR: 2})
     with pytest.raises(exception.NoDeviceAvailable, match="2 requested, 1 available"):

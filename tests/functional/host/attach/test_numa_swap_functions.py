@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from acme_accelerator import simulation
 
 from os_acc import exception
-from os_acc.testing import HostSpec, TestHost, instance, request
+from os_acc.testing import HostSpec, TestHost
 from tests.expected_errors import raises
-from tests.functional.host.attach.numa_host import set_nodes
+from tests.functional.host.attach.numa_host import again, set_nodes
 from tests.unit import acme_card
 from tests.unit.acme_card import PF
 from tests.unit.fpga import CRYPTO, GZIP, POWER_ON, is_unknown, upload
@@ -38,11 +36,6 @@ def leave(host: TestHost, *near: str) -> None:
     set_nodes(host, {each: 0 if each in near else 1 for each in PLACES})
 
 
-def again(host: TestHost) -> list[dict[str, Any]]:
-    """Plug the recorded accelerators of the guest in cell 0."""
-    return host.manager.plug(instance(1) | {"numa_cells": [0]}, None, None)
-
-
 def plug_crypto(host: TestHost) -> None:
     (entry,) = host.plug(1, PF, numa_policy="required", function_id=CRYPTO)
     assert entry["pci_id"] == FIRST_CRYPTO
@@ -58,9 +51,9 @@ def test_a_swap_takes_a_pci_function_that_reaches_the_same_function(
         acme_card.hold(region, POWER_ON)
         region.restart()
     leave(region, PLACES[0], PLACES[2], LAST_CRYPTO)
-    (entry,) = again(region)
+    (entry,) = again(region, [0])
     assert (entry["pci_id"], entry["function_id"]) == (LAST_CRYPTO, CRYPTO)
-    assert again(region) == [entry]
+    assert again(region, [0]) == [entry]
     assert len(programmed) == (2 if between == "reboot" else 1)
     assert not is_unknown(region)
 
@@ -74,7 +67,7 @@ def test_without_such_a_pci_function_a_swap_changes_nothing(region, programmed):
     before = region.manager.store.leases()
     for _attempt in range(2):
         with raises(exception.NoDeviceReason.NUMA_POLICY, match=FIRST_CRYPTO):
-            again(region)
+            again(region, [0])
     assert region.manager.store.leases() == before
     assert len(programmed) == 1
     assert not is_unknown(region)
@@ -83,12 +76,11 @@ def test_without_such_a_pci_function_a_swap_changes_nothing(region, programmed):
 def test_each_device_of_a_group_keeps_its_function(region):
     """The flavor requests the bitstream alone, and each device reaches one function."""
     region.plug(2, PF, function_id=GZIP)
-    selected, specs = request(region.provider(PF), amount=2)
-    specs |= {"accel1:numa_policy": "required", "accel1:bitstream_name": "both"}
-    entries = region.manager.plug(instance(1), selected, specs)
+    asked = {"numa_policy": "required", "bitstream_name": "both"}
+    entries = region.plug(1, PF, amount=2, **asked)
     assert [each["function_id"] for each in entries] == [CRYPTO, GZIP]
     region.unplug(2)
     leave(region, PLACES[0], LAST_CRYPTO)
-    found = again(region)
+    found = again(region, [0])
     assert [each["function_id"] for each in found] == [CRYPTO, GZIP]
     assert [each["pci_id"] for each in found] == [LAST_CRYPTO, PLACES[0]]

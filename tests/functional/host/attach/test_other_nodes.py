@@ -32,9 +32,7 @@ def other(host: TestHost, tmp_path: Path) -> Manager:
 
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
-def test_a_release_takes_no_device_of_another_node(
-    host: TestHost, other: Manager, is_rebooted: bool
-) -> None:
+def test_a_release_takes_no_device_of_another_node(host, other, is_rebooted):
     if is_rebooted:
         # The host has the device back already.
         host.kernel.reboot()
@@ -45,23 +43,17 @@ def test_a_release_takes_no_device_of_another_node(
     assert host.plugged(1) == [str(DRIVE)]
 
 
-def test_an_adoption_takes_no_device_of_another_node(
-    host: TestHost, other: Manager
-) -> None:
+def test_an_adoption_takes_no_device_of_another_node(host, other):
     with pytest.raises(exception.Conflict, match="leased by compute node node1"):
         operator_actions.adopt_device(other, DRIVE, uuid_of(2), None)
 
 
-def test_a_device_of_a_node_that_exists_no_more_is_taken_by_force(
-    host: TestHost, other: Manager
-) -> None:
+def test_a_device_of_a_node_that_exists_no_more_is_taken_by_force(host, other):
     operator_actions.release_device(other, DRIVE, None, force=True)
     assert host.drivers(str(DRIVE)) == ["nvme"]
 
 
-def test_a_node_releases_its_own_device_after_the_loss_of_its_store(
-    host: TestHost,
-) -> None:
+def test_a_node_releases_its_own_device_after_the_loss_of_its_store(host):
     Path(host.state_path, "os_acc.sqlite").unlink()
     host.restart()
     operator_actions.release_device(host.manager, DRIVE, None)

@@ -10,24 +10,23 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims, worker
 from os_acc.privsep.kernel import LOCKS
-from os_acc.testing import TestHost, instance
+from os_acc.testing import TestHost
+from tests.functional.host.attach.test_erasure import CARD, erasing, fill, use
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit import acme
 from tests.unit.acme import advance
 from tests.unit.store import store_files
 from tests.unit.store.store_files import lose_store
 
-CARD = "0000:5e:00.0"
-ADDRESS = PciAddress.parse(CARD)
 ERASES, RIVAL = "tests.unit.acme:Erases", "tests.unit.acme:Rival"
 
 
@@ -37,21 +36,6 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     install_plugins(acme=ERASES)
     monkeypatch.setattr(acme.Erases, "fault", None)
     return make_bench()
-
-
-def use(host: TestHost, **request: str) -> None:
-    """Plug the card, let the guest write to it, and unplug it."""
-    host.plug(1, CARD, **request)
-    acme.write_medium(host.root, CARD)
-    assert host.unplug(1) == 1
-
-
-def release(host: TestHost, *, force: bool = False) -> None:
-    operator_actions.release_device(host.manager, ADDRESS, None, force=force)
-
-
-def erasing(host: TestHost) -> list[Lease]:
-    return [each for each in host.manager.store.leases() if each.erasure]
 
 
 def check_unknown(host: TestHost) -> None:
@@ -76,7 +60,7 @@ def test_a_store_that_is_lost_during_the_erasure_leaves_the_card_unknown(
     advance(host, calls)
     lose_store(host)
     check_unknown(host)
-    release(host)
+    release(host, CARD)
     check_erased(host)
 
 
@@ -85,8 +69,7 @@ def test_the_record_names_the_plugin_that_offers_the_card_no_more(
     host, install_plugins, is_plugged
 ):
     if is_plugged:
-        host.plug(1, CARD)
-        acme.write_medium(host.root, CARD)
+        fill(host)
     else:
         use(host)
     install_plugins(rival=RIVAL)
@@ -94,7 +77,7 @@ def test_the_record_names_the_plugin_that_offers_the_card_no_more(
     # The plugin has to release what a guest had.
     missing = pytest.raises(exception.PluginFailed, match="acme")
     with missing if is_plugged else contextlib.nullcontext():
-        release(host)
+        release(host, CARD)
     advance(host, 1)
     (lease,) = host.manager.store.leases()
     assert (lease.state, lease.plugin) == (LeaseState.QUARANTINED, "acme")
@@ -103,7 +86,7 @@ def test_the_record_names_the_plugin_that_offers_the_card_no_more(
     assert host.rejected(CARD).reason is RejectReason.NO_PLUGIN
     install_plugins(acme=ERASES)
     host.restart()
-    release(host)
+    release(host, CARD)
     check_erased(host)
 
 
@@ -111,9 +94,7 @@ def test_an_adopted_card_owes_what_its_record_says(host, install_plugins):
     host.plug(1, CARD)
     install_plugins(rival=RIVAL)
     lose_store(host)
-    lease = operator_actions.adopt_device(
-        host.manager, ADDRESS, instance(1)["uuid"], None
-    )
+    lease = adopt(host, CARD)
     assert (lease.plugin, lease.needs_erase) == ("acme", True)
 
 
@@ -122,23 +103,22 @@ def test_a_lost_card_that_is_pulled_stays_on_record_until_force(host):
     lose_store(host)
     pulled = host.kernel.hot_unplug(CARD)
     with pytest.raises(exception.DeviceGone, match="acme has not erased it"):
-        release(host)
+        release(host, CARD)
     host.kernel.hot_plug(pulled)
     check_unknown(host)
     host.kernel.hot_unplug(CARD)
-    release(host, force=True)
+    release(host, CARD, force=True)
     assert claims.claimed() == ()
 
 
 def test_a_card_that_is_pulled_out_of_a_guest_stays_on_record(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     pulled = host.kernel.hot_unplug(CARD)
     host.unplug(1)
     lose_store(host)
     host.kernel.hot_plug(pulled)
     check_unknown(host)
-    release(host)
+    release(host, CARD)
     check_erased(host)
 
 
@@ -148,9 +128,9 @@ def test_a_damaged_lease_is_released_to_its_erasure_after_a_reboot(host):
     store_files.execute(file, "UPDATE leases SET digest = ''")
     host.kernel.reboot()
     host.restart()
-    release(host)
+    release(host, CARD)
     check_unknown(host)
-    release(host)
+    release(host, CARD)
     check_erased(host)
 
 
@@ -161,16 +141,12 @@ def test_a_damaged_record_of_the_helper_is_replaced(host):
 
 
 def test_force_gives_up_the_plugins_release_but_not_the_data(host, monkeypatch):
-    def fails(self, handle, steps) -> None:
-        raise RuntimeError("no")
-
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     with monkeypatch.context() as patch:
-        patch.setattr(acme.Erases, "release", fails)
+        patch.setattr(acme.Erases, "release", mock.Mock(side_effect=RuntimeError))
         with pytest.raises(exception.DevicesUnreleased):
             host.unplug(1)
-        release(host, force=True)
+        release(host, CARD, force=True)
     check_erased(host)
 
 
@@ -181,7 +157,7 @@ def test_force_frees_no_card_whose_erasure_can_go_on(host, monkeypatch):
     full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     monkeypatch.setattr(acme.Erases, "fault", full)
     with pytest.raises(exception.OsAccError):
-        release(host, force=True)
+        release(host, CARD, force=True)
     monkeypatch.setattr(acme.Erases, "fault", None)
     check_erased(host)
 
@@ -197,8 +173,7 @@ def test_a_call_of_the_plugin_that_keeps_the_lock_is_no_failure(host):
 
 
 def test_a_plug_that_a_reboot_has_ended_is_erased(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     (lease,) = host.manager.store.leases()
     # The process ended between the guest's start and the commit.
     half = dataclasses.replace(lease, state=LeaseState.PREPARING)
@@ -211,8 +186,7 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
 
 
 def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     Path(host.root, LOCKS, f"{CARD}.lease").unlink()
     host.unplug(1)
     assert [
@@ -238,15 +212,14 @@ def test_an_erasure_follows_the_epochs_of_the_helper(host):
 
 
 def test_force_begins_no_erasure_of_a_card_that_is_not_back(host):
-    host.plug(1, CARD)
-    acme.write_medium(host.root, CARD)
+    fill(host)
     host.kernel.fail(CARD, "unbind", errno.EIO)
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
     host.kernel.fail(CARD, "unbind", errno.EIO)
-    release(host, force=True)
+    release(host, CARD, force=True)
     host.kernel.lift()
     assert host.manager.store.leases() == ()
     check_unknown(host)
-    release(host)
+    release(host, CARD)
     check_erased(host)

@@ -11,20 +11,20 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims
 from os_acc.testing import TestHost, instance, request, uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 from tests.unit import acme
 from tests.unit.placement.nova_side import Nova
 
 CARD, OTHER = "0000:5e:00.0", "0000:e3:00.0"
 GPU = "0000:17:00.0"
 CLASS = "CUSTOM_ACCELERATOR_ACME"
-NOT_LOADED = has(reason=exception.PluginReason.NOT_LOADED)
+NOT_LOADED = exception.PluginReason.NOT_LOADED
 
 
 @pytest.fixture
@@ -85,13 +85,6 @@ def owner(host: TestHost, address: str) -> str:
         return ""
 
 
-def release(host: TestHost, address: str = CARD, *, force: bool = False) -> None:
-    """Do as ``os-acc device release``."""
-    operator_actions.release_device(
-        host.manager, PciAddress.parse(address), None, force=force
-    )
-
-
 def quarantine(host: TestHost, lose_plugin: Callable[..., None]) -> None:
     """Lose the plugin while an instance has its card, then unplug the instance."""
     host.plug(1, CARD)
@@ -135,7 +128,7 @@ def test_an_unplug_without_the_plugin_quarantines_the_device(
     assert acme.marked(host.root) == [CARD]
 
     bring_back()
-    release(host)
+    release(host, CARD)
     assert acme.marked(host.root) == []
     assert host.manager.store.leases() == ()
     assert host.kernel.snapshot() == before
@@ -146,8 +139,8 @@ def test_no_start_and_no_retry_frees_the_device_without_the_plugin(host, lose_pl
     quarantine(host, lose_plugin)
     host.restart()
     assert host.manager.retrier.retry() == []
-    with pytest.raises(exception.PluginFailed, check=NOT_LOADED, match="acme"):
-        release(host)
+    with raises(NOT_LOADED, match="acme"):
+        release(host, CARD)
     check_waits(host)
     assert host.unplug(1) == 0
     check_waits(host)
@@ -164,7 +157,7 @@ def test_other_devices_of_the_instance_are_released(host, lose_plugin):
 
 def test_the_last_resort_gives_the_device_up(host, lose_plugin):
     quarantine(host, lose_plugin)
-    release(host, force=True)
+    release(host, CARD, force=True)
     assert host.manager.store.leases() == ()
     # The operator has decided that the generic plugin may have it as it is.
     assert owner(host, CARD) == "pci"
@@ -189,7 +182,7 @@ def test_a_plugin_that_prepares_nothing_any_more_is_enough(
 ):
     quarantine(host, lose_plugin)
     bring_back("MarksNoMore")
-    release(host)
+    release(host, CARD)
     assert host.manager.store.leases() == ()
 
 
@@ -268,7 +261,7 @@ def test_a_reboot_frees_nothing(host, lose_plugin, bring_back):
     assert host.lease_state(1) is LeaseState.QUARANTINED
     assert owner(host, CARD) == ""
     bring_back()
-    release(host)
+    release(host, CARD)
     assert acme.marked(host.root) == []
     assert owner(host, CARD) == "acme"
 
@@ -297,7 +290,7 @@ def test_novas_tree_reserves_the_unit_until_the_plugin_has_released_it(
     assert units() == {CLASS: (1, 1)}
     assert nova.known.data(uuid).traits == traits
     bring_back()
-    release(host)
+    release(host, CARD)
     assert units() == {CLASS: (1, 0)}
 
 
@@ -322,7 +315,7 @@ def test_after_a_reboot_the_plugin_has_to_prepare_the_card_again(
     lose_plugin()
     before, writes = host.kernel.snapshot(), host.kernel.writes()
     for _ in range(2):
-        with pytest.raises(exception.PluginFailed, check=NOT_LOADED, match="acme"):
+        with raises(NOT_LOADED, match="acme"):
             host.manager.plug(instance(1), None, None)
     assert (host.kernel.snapshot(), host.kernel.writes()) == (before, writes)
     states = {each.state for each in host.manager.store.leases(uuid_of(1))}
@@ -345,7 +338,7 @@ def test_no_device_is_taken_for_a_lease_whose_plugin_cannot_prepare_it(
     writes = host.kernel.writes()
     planned = dataclasses.replace(held, state=LeaseState.PREPARING)
     recorded = host.manager.store.recorded_state()
-    with pytest.raises(exception.PluginFailed, check=NOT_LOADED):
+    with raises(NOT_LOADED):
         host.manager.life.establish([planned], recorded, time.monotonic() + 60)
     assert host.manager.store.leases() == ()
     assert host.kernel.writes() == writes

@@ -11,6 +11,7 @@ from os_acc.bitstreams import options
 from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.attach.test_rebuild import vm_image
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -78,8 +79,7 @@ def test_the_same_request_again_confirms(fpgas):
 def test_two_cards_are_programmed_for_one_guest(fpgas):
     upload(fpgas)
     upload(fpgas, "crypto", CRYPTO)
-    found = fpgas.provider(CARD), fpgas.provider(OTHER_CARD)
-    selected, specs = request(*found)
+    selected, specs = request(fpgas.provider(CARD), fpgas.provider(OTHER_CARD))
     specs |= {"accel1:function_name": "gzip", "accel2:function_name": "crypto"}
     assert len(fpgas.manager.plug(instance(1), selected, specs)) == 2
     assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
@@ -147,25 +147,20 @@ def boot(bench: TestHost, image: str, key: str = "image_id", **requested: str):
     return bench.manager.plug(instance_info, selected, specs)
 
 
-def vm_image(bench: TestHost, **properties: str) -> str:
-    unsaid = {"accel:function_id": None, "accel:function_name": None}
-    return upload(bench, "vm", tags=None, **unsaid | properties)
-
-
 @pytest.mark.parametrize("key", ["image_id", "image_ref", "image_uuid"])
 def test_the_image_of_the_guest_may_name_the_function(fpgas, key):
     upload(fpgas)
-    boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}), key)
+    boot(fpgas, vm_image(fpgas, "vm", **{"accel:function_id": GZIP}), key)
     assert held(fpgas) == GZIP
 
 
 def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
     bitstream = upload(fpgas)
-    needs_it = vm_image(fpgas, **{"accel:function_id": GZIP})
+    needs_it = vm_image(fpgas, "vm", **{"accel:function_id": GZIP})
     with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
         boot(
             fpgas,
-            vm_image(fpgas, **{"accel:function_id": CRYPTO}),
+            vm_image(fpgas, "vm", **{"accel:function_id": CRYPTO}),
             bitstream_id=bitstream,
         )
     assert held(fpgas) == POWER_ON

@@ -9,6 +9,7 @@ import pytest
 from os_acc import exception
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from tests.expected_errors import raises
+from tests.functional.host.attach.test_rebuild import die
 from tests.unit.fpga import (
     CARD,
     GZIP,
@@ -55,10 +56,6 @@ def test_a_card_goes_to_the_next_guest_that_takes_it_as_it_is(fpgas):
 
 def test_the_doubt_outlives_whoever_has_plugged(fpgas, monkeypatch):
     upload(fpgas)
-
-    def die(*_arguments: object) -> None:
-        raise KeyboardInterrupt
-
     # The kernel has bound the card, and no record says so.
     monkeypatch.setattr("os_acc.attach.verification.check_viable", die)
     with pytest.raises(KeyboardInterrupt):

@@ -39,7 +39,7 @@ def _wait_for_its_end() -> None:
         time.sleep(0.01)
 
 
-def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host: FpgaHost):
+def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host):
     host.kernel.hang(CARD, "program")
     with pytest.raises(exception.DeviceStuck):
         program(host, write_timeout=2)

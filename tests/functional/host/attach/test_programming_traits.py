@@ -11,6 +11,7 @@ import pytest
 from os_acc import exception
 from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import Expected, raises
+from tests.functional.host.attach.test_rebuild import vm_image
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A
 from tests.unit.fpga import (
@@ -80,8 +81,7 @@ def test_a_function_that_a_guest_could_replace_is_not_handed_out(fpgas):
 
 def test_the_image_of_the_guest_does_not_replace_what_the_flavor_requires(fpgas):
     upload(fpgas)
-    unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
-    image = upload(fpgas, "vm", tags=None, **unsaid)
+    image = vm_image(fpgas, "vm", **{"accel:function_id": GZIP})
     refuse(fpgas, exception.InvalidExtraSpec, function_trait(POWER_ON), image)
     assert held(fpgas) == POWER_ON
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -338,8 +339,15 @@ def test_a_card_that_cannot_be_programmed_has_its_function_or_none(make_fpgas):
 # -- interrupted ----------------------------------------------------------------
 
 
-def die(*_arguments: object) -> None:
-    raise KeyboardInterrupt
+die = mock.Mock(side_effect=KeyboardInterrupt)
+
+
+def kill(host: TestHost, image: str) -> None:
+    """End a rebuild once the contents are recorded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lifecycle, "reestablish", die)
+        with pytest.raises(KeyboardInterrupt):
+            start(host, image)
 
 
 @pytest.fixture(params=["decided", "unbound", "programming", "programmed"])

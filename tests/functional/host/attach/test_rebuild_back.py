@@ -7,12 +7,11 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.attach.lifecycle import Lifecycle
 from os_acc.testing import TestHost, hosts, image_directory
 from os_acc.testing.dfl import payload
 from tests.functional.host.attach.test_rebuild import (
-    die,
     images_of,
+    kill,
     leases,
     plug,
     refuse,
@@ -34,15 +33,6 @@ from tests.unit.fpga import (
 @pytest.fixture
 def images(fpgas) -> dict[str, str]:
     return images_of(fpgas) | {"plain": vm_image(fpgas, "plain")}
-
-
-def kill(host: TestHost, image: str) -> None:
-    """End a rebuild once the contents are recorded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lifecycle, "reestablish", die)
-        with pytest.raises(KeyboardInterrupt):
-            start(host, image)
-    host.restart()
 
 
 def fail(host: TestHost, image: str) -> None:
@@ -70,6 +60,7 @@ def test_back_to_a_plain_image_after_a_kill_keeps_the_contents(
 ):
     first = plug(fpgas, images["plain"], attach_target=target)
     kill(fpgas, images[CRYPTO])
+    fpgas.restart()
     if not known:
         forget_images(fpgas)
     assert start(fpgas, images["plain"]) == first
@@ -85,6 +76,7 @@ def test_back_to_a_plain_image_after_a_kill_keeps_the_contents(
 def test_a_killed_rebuild_without_its_bitstream_names_the_way_out(fpgas, images):
     plug(fpgas, images["plain"])
     kill(fpgas, images[CRYPTO])
+    fpgas.restart()
     forget_images(fpgas)
     with pytest.raises(exception.ImageNotFound) as caught:
         start(fpgas)
@@ -107,6 +99,7 @@ def test_a_decided_rebuild_is_finished_from_the_cache(fpgas, images, case):
     """The image of the guest is still the same: nothing has to be decided."""
     first = plug(fpgas, images[GZIP])
     kill(fpgas, images[CRYPTO])
+    fpgas.restart()
     unreadable(fpgas, images, case)
     assert start(fpgas, images[CRYPTO]) == [{**first[0], "function_id": CRYPTO}]
     assert held(fpgas) == CRYPTO
@@ -142,6 +135,7 @@ def test_back_to_the_bitstream_of_the_flavor(fpgas, images):
     upload(fpgas, "better", CRYPTO)
     state = leases(fpgas)
     kill(fpgas, vm_image(fpgas, "vm-gzip", bitstream_name="gzip"))
+    fpgas.restart()
     assert plug(fpgas, images["plain"], function_id=GZIP) == first
     assert leases(fpgas)[0].programming == state[0].programming
 

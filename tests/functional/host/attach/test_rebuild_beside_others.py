@@ -11,9 +11,9 @@ import pytest
 from os_acc import exception
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import TestHost, instance, request, uuid_of
+from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import raises
-from tests.functional.host.attach.test_rebuild import die, plug, start, vm_images
+from tests.functional.host.attach.test_rebuild import kill, plug, start, vm_images
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A, PCI_B, PF, by_trait, published
 from tests.unit.fpga import CRYPTO, GZIP
@@ -28,17 +28,8 @@ def images(two_functions) -> dict[str, str]:
     return found
 
 
-def kill(host: TestHost, image: str) -> None:
-    """End a rebuild once the contents are recorded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lifecycle, "reestablish", die)
-        with pytest.raises(KeyboardInterrupt):
-            start(host, image)
-
-
 def as_it_is(host: TestHost, number: int, _function: str) -> list[Any]:
-    selected, specs = request(host.provider(PF))
-    return host.manager.plug(instance(number), selected, specs)
+    return host.plug(number, PF)
 
 
 def by_id(host: TestHost, number: int, function: str) -> list[Any]:

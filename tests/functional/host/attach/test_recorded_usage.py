@@ -17,17 +17,17 @@ def recorded(bench: TestHost) -> tuple[Lease, ...]:
     return snapshot.read(bench.state_path).leases
 
 
-def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> None:
+def test_a_plug_records_the_instance_and_its_pci_addresses(bench):
     """Specification: "update Cyborg DB with instance_info and BDF usage"."""
-    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
-    bench.manager.plug(instance(1) | NAMED, selected, specs)
+    asked = request(bench.provider(GPU), bench.provider(FPGA))
+    bench.manager.plug(instance(1) | NAMED, *asked)
     assert [str(each.address) for each in recorded(bench)] == [GPU, FPGA]
     for lease in recorded(bench):
         assert lease.consumer == uuid_of(1)
         assert {"name": lease.guest.name, "project_id": lease.guest.project_id} == NAMED
 
 
-def test_an_unplug_frees_the_pci_addresses_for_other_processes(bench: TestHost) -> None:
+def test_an_unplug_frees_the_pci_addresses_for_other_processes(bench):
     """Specification: "update Cyborg DB to mark those BDFs as free"."""
     bench.plug(1, GPU)
     bench.plug(2, FPGA)
@@ -39,7 +39,7 @@ def test_an_unplug_frees_the_pci_addresses_for_other_processes(bench: TestHost) 
     assert bench.plugged(3) == [GPU]
 
 
-def test_unplug_takes_the_uuid_and_the_name_of_the_instance(bench: TestHost) -> None:
+def test_unplug_takes_the_uuid_and_the_name_of_the_instance(bench):
     """Specification: "dictionary containing instance UUID and instance name"."""
     for named in ({"name": "web-1"}, {}):
         bench.plug(1, GPU)

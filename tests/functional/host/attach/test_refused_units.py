@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +24,7 @@ from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.device_specs import FORMATS, MANAGES, SEVERAL, VIRTUALIZES, NvmeSpec
+from tests.expected_errors import raises
 
 DRIVE = "0000:d9:00.0"
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
@@ -71,14 +73,13 @@ def fault(host: TestHost, address: str = DRIVE) -> str:
 
 def refuse(host: TestHost, number: int = 1, address: str = DRIVE) -> str:
     """Check that a plug fails for good; return its message."""
-    with pytest.raises(exception.HostStepFailed) as raised:
+    with raises(exception.StepReason.UNSUITABLE) as raised:
         host.plug(number, address)
-    assert raised.value.reason is exception.StepReason.UNSUITABLE
     assert not raised.value.retryable
     return raised.value.message
 
 
-def test_the_second_server_is_not_scheduled_to_a_refused_unit(host: TestHost) -> None:
+def test_the_second_server_is_not_scheduled_to_a_refused_unit(host):
     assert units(host) == Units(1, 0)
     assert refuse(host) == f"{DRIVE}: it {WHY}"
     assert units(host) == Units(1, 1)
@@ -88,7 +89,7 @@ def test_the_second_server_is_not_scheduled_to_a_refused_unit(host: TestHost) ->
     assert host.manager.store.leases() == ()
 
 
-def test_a_refusal_outlives_the_service(host: TestHost) -> None:
+def test_a_refusal_outlives_the_service(host):
     refuse(host)
     host.restart()
     assert units(host) == Units(1, 1)
@@ -109,25 +110,21 @@ def release(host: TestHost) -> None:
 
 
 @pytest.mark.parametrize("change", [exchange, change_options, release])
-def test_it_is_asked_again_after_a_change_or_by_command(
-    host: TestHost, change: Callable[[TestHost], None]
-) -> None:
+def test_it_is_asked_again_after_a_change_or_by_command(host, change):
     refuse(host)
     change(host)
     assert units(host) == Units(1, 0)
     assert fault(host) == ""
 
 
-def test_it_is_asked_again_once_its_namespaces_have_changed(host: TestHost) -> None:
+def test_it_is_asked_again_once_its_namespaces_have_changed(host):
     refuse(host)
     disk = Path(host.root, f"sys/bus/pci/devices/{DRIVE}/nvme/nvme1/nvme1n1/size")
     disk.write_text("4194304\n")
     assert units(host) == Units(1, 0)
 
 
-def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(
-    host: TestHost,
-) -> None:
+def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(host):
     assert host.manager.health_steps.read()
     assert units(host) == Units(1, 1)
     assert fault(host) == f"{DRIVE} {WHY}"
@@ -138,9 +135,7 @@ def test_the_service_finds_a_drive_that_cannot_be_erased_before_a_plug(
     assert units(host) == Units(1, 0)
 
 
-def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(
-    host: TestHost,
-) -> None:
+def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(host):
     writes = len(host.kernel.writes())
     context = CheckContext(host.config(), host.root, None)
     (found,) = devices.health(context)
@@ -153,12 +148,12 @@ def test_a_check_finds_it_before_the_first_guest_and_changes_nothing(
     assert f"os-acc device release {DRIVE}" in found.hint
 
 
-def test_a_check_of_drives_that_can_be_erased_is_silent(make_bench: MakeHost) -> None:
+def test_a_check_of_drives_that_can_be_erased_is_silent(make_bench):
     host = make_bench(HostSpec((drive(NvmeSpec()),)))
     assert not list(devices.health(CheckContext(host.config(), host.root, None)))
 
 
-def test_another_vf_of_the_drive_serves_the_server(make_bench: MakeHost) -> None:
+def test_another_vf_of_the_drive_serves_the_server(make_bench):
     spec = NvmeSpec(
         private=((2,), (3,)),
         oacs=FORMATS | MANAGES | VIRTUALIZES,
@@ -179,39 +174,28 @@ def test_another_vf_of_the_drive_serves_the_server(make_bench: MakeHost) -> None
     host.unplug(1)
 
 
-def test_an_answer_that_may_change_is_not_remembered(
-    make_bench: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_may_change_is_not_remembered(make_bench, monkeypatch):
     host = make_bench(HostSpec((drive(NvmeSpec()),)))
-    error = exception.HostStepFailed("the controller is busy")
-
-    def prepare(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(NvmePlugin, "prepare", prepare)
+    busy = exception.HostStepFailed("the controller is busy")
+    monkeypatch.setattr(NvmePlugin, "prepare", mock.Mock(side_effect=busy))
     with pytest.raises(exception.HostStepFailed):
         host.plug(1, DRIVE)
     assert units(host) == Units(1, 0)
 
 
-def test_every_plugin_may_refuse_a_device_for_good(
-    make_bench: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_plugin_may_refuse_a_device_for_good(make_bench, monkeypatch):
     gpu = "0000:5e:00.0"
     host = make_bench()
     reason = exception.StepReason.UNSUITABLE
-
-    def prepare(*_: object) -> None:
-        raise exception.HostStepFailed("its firmware is too old", reason=reason)
-
-    monkeypatch.setattr(PciPlugin, "prepare", prepare)
+    old = exception.HostStepFailed("its firmware is too old", reason=reason)
+    monkeypatch.setattr(PciPlugin, "prepare", mock.Mock(side_effect=old))
     assert refuse(host, address=gpu) == "its firmware is too old"
     assert fault(host, gpu) == "its firmware is too old"
     assert units(host, gpu).reserved == 1
     monkeypatch.undo()
 
 
-def test_a_refusal_that_cannot_be_recorded_hides_no_error(host: TestHost) -> None:
+def test_a_refusal_that_cannot_be_recorded_hides_no_error(host):
     Path(host.state_path, "refusals").write_text("")
     with pytest.raises(exception.HostStepFailed, match="cannot be erased") as raised:
         host.plug(1, DRIVE)
@@ -219,7 +203,7 @@ def test_a_refusal_that_cannot_be_recorded_hides_no_error(host: TestHost) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": 1, "reason": 2}', "\0"])
-def test_a_damaged_record_refuses_nothing(host: TestHost, text: str) -> None:
+def test_a_damaged_record_refuses_nothing(host, text):
     refuse(host)
     Path(host.state_path, "refusals", DRIVE).write_text(text)
     assert units(host) == Units(1, 0)

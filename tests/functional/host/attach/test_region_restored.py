@@ -181,12 +181,6 @@ def test_a_release_after_a_reboot_programs_it_as_well(restoring):
     assert TRAIT in traits(restoring)
 
 
-def test_nova_s_tree_has_the_trait_when_the_unplug_has_ended(restoring):
-    be_a_guest(restoring)
-    newest = restoring.manager.catalog.snapshots.newest()
-    assert any(TRAIT in each.provider.device.traits for each in newest)
-
-
 def test_a_release_leaves_a_card_without_a_recorded_image_alone(make_fpgas):
     bench = make_fpgas(groups=AT_RELEASE)
     upload(bench)
@@ -308,6 +302,3 @@ def plug_required(bench: TestHost, number: int) -> None:
     selected, specs = request(bench.provider(CARD))
     specs[f"trait1:{TRAIT}"] = "required"
     bench.manager.plug(instance(number), selected, specs)
-
-
-# -- records --------------------------------------------------------------------

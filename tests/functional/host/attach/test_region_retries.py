@@ -20,6 +20,8 @@ from os_acc.attach.region_operations import RegionOperations
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import raises
+from tests.functional.host.attach.test_rebuild import die
+from tests.functional.host.attach.test_region_restored import pre_program
 from tests.unit.fpga import (
     AT_RELEASE,
     CARD,
@@ -44,8 +46,7 @@ def waiting(make_fpgas, monkeypatch) -> TestHost:
     """Return a host with a released card that the next round programs."""
     bench = make_fpgas(groups=AT_RELEASE)
     upload(bench)
-    bench.plug(9, function_id=GZIP, attach_target="none")
-    bench.unplug(9)
+    pre_program(bench)
     with monkeypatch.context() as patch:
         patch.setattr(RegionOperations, "restore_released", lambda *_arguments: None)
         be_a_guest(bench)
@@ -167,8 +168,7 @@ def test_a_region_that_a_failed_plug_left_unverified_is_programmed(make_fpgas):
     bench = make_fpgas(groups=AT_RELEASE)
     upload(bench)
     upload(bench, "crypto", CRYPTO)
-    bench.plug(9, function_id=GZIP, attach_target="none")
-    bench.unplug(9)
+    pre_program(bench)
     bench.kernel.fail_programming(CARD, "reconfig CRC error")
     with raises(exception.ProgrammingReason.CRC):
         bench.plug(1, CARD, function_id=CRYPTO)
@@ -243,9 +243,6 @@ def test_a_plug_does_not_wait_longer_than_its_time(waiting, slow):
 
 
 def test_a_plug_does_not_wait_for_a_programming_that_was_killed(waiting, monkeypatch):
-    def die(*_arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("os_acc.attach.lifecycle.Lifecycle.release", die)
         with pytest.raises(KeyboardInterrupt):

@@ -2,8 +2,6 @@
 
 """A region is verified without programming only by hardware that authenticates it."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -2,8 +2,6 @@
 
 """Required and forbidden traits apply in every form of ``selected_rp``."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -22,7 +22,8 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nova import FakeProviderTree, instance, request
-from tests.unit.fpga import CARD, CRYPTO, held, upload
+from tests.functional.host.attach.test_rebuild import images_of
+from tests.unit.fpga import CARD, CRYPTO, held
 
 PORT = "mtty/mtty-1/0"
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
@@ -83,21 +84,18 @@ def ready_again(bench: TestHost) -> Entries:
 # -- create, start, stop, delete -------------------------------------------------
 
 
-def test_create_attaches_what_the_flavor_requests(bench: TestHost) -> None:
-    selected, extra_specs = request(bench.provider(GPU))
-    (entry,) = bench.manager.plug(instance(SERVER), selected, extra_specs)
+def test_create_attaches_what_the_flavor_requests(bench):
+    (entry,) = bench.plug(SERVER, GPU)
     assert (entry["pci_id"], entry["state"]) == (GPU, "Bound")
     assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
-def test_stop_keeps_the_lease(bench: TestHost, check_kept: Callable[[], None]) -> None:
+def test_stop_keeps_the_lease(bench, check_kept):
     end_guest(bench)
     check_kept()
 
 
-def test_start_prepares_what_the_stopped_server_had(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_start_prepares_what_the_stopped_server_had(bench, entries):
     end_guest(bench)
     # An operator has unbound the device of the stopped server.
     bench.bind(GPU, "")
@@ -105,16 +103,14 @@ def test_start_prepares_what_the_stopped_server_had(
     assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
-def test_delete_detaches_the_accelerators(bench: TestHost, entries: Entries) -> None:
+def test_delete_detaches_the_accelerators(bench, entries):
     end_guest(bench)
     assert bench.unplug(SERVER) == len(entries)
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
     assert bench.manager.attached(instance(SERVER)) == {}
 
 
-def test_delete_waits_until_the_guest_has_ended(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_delete_waits_until_the_guest_has_ended(bench, entries):
     with pytest.raises(exception.DevicesUnreleased):
         bench.unplug(SERVER)
     assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
@@ -122,18 +118,14 @@ def test_delete_waits_until_the_guest_has_ended(
     assert bench.unplug(SERVER) == len(entries)
 
 
-def test_soft_deleted_the_lease_is_kept(
-    bench: TestHost, check_kept: Callable[[], None]
-) -> None:
+def test_soft_deleted_the_lease_is_kept(bench, check_kept):
     end_guest(bench)
     check_kept()
     # Nova reclaims the server after reclaim_instance_interval.
     assert bench.unplug(SERVER) == 1
 
 
-def test_restored_the_server_gets_what_it_had(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_restored_the_server_gets_what_it_had(bench, entries):
     end_guest(bench)
     assert ready_again(bench) == entries
 
@@ -149,8 +141,8 @@ def test_restored_the_server_gets_what_it_had(
     ],
 )
 def test_paused_suspended_or_locked_the_accelerators_are_left_intact(
-    bench: TestHost, check_kept: Callable[[], None], has_process: bool
-) -> None:
+    bench, check_kept, has_process
+):
     if not has_process:
         end_guest(bench)
     since = len(bench.kernel.writes())
@@ -163,9 +155,7 @@ def test_paused_suspended_or_locked_the_accelerators_are_left_intact(
             bench.unplug(SERVER)
 
 
-def test_unpaused_resumed_or_unlocked_there_is_nothing_to_do(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_unpaused_resumed_or_unlocked_there_is_nothing_to_do(bench, entries):
     end_guest(bench)
     writes = bench.kernel.writes()
     bench.kernel.hold(GPU, **QEMU)
@@ -173,9 +163,7 @@ def test_unpaused_resumed_or_unlocked_there_is_nothing_to_do(
     assert bench.kernel.writes() == writes
 
 
-def test_a_soft_reboot_leaves_the_accelerators_intact(
-    bench: TestHost, entries: Entries, check_kept: Callable[[], None]
-) -> None:
+def test_a_soft_reboot_leaves_the_accelerators_intact(bench, entries, check_kept):
     # libvirt's driver shuts the guest down, and starts it in another process.
     since = len(bench.kernel.writes())
     end_guest(bench)
@@ -188,8 +176,8 @@ def test_a_soft_reboot_leaves_the_accelerators_intact(
 
 
 def test_a_soft_reboot_that_becomes_a_hard_one_returns_the_same_accelerators(
-    bench: TestHost, entries: Entries
-) -> None:
+    bench, entries
+):
     # The guest does not shut down in time: Nova ends it, and plugs.
     end_guest(bench)
     assert ready_again(bench) == entries
@@ -197,33 +185,24 @@ def test_a_soft_reboot_that_becomes_a_hard_one_returns_the_same_accelerators(
     assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
-def test_a_hard_reboot_returns_the_same_accelerators(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_a_hard_reboot_returns_the_same_accelerators(bench, entries):
     end_guest(bench)
     assert ready_again(bench) == entries
-    selected, extra_specs = request(bench.provider(GPU))
-    assert bench.manager.plug(instance(SERVER), selected, extra_specs) == entries
+    assert bench.plug(SERVER, GPU) == entries
 
 
-def test_an_operation_without_a_call_leaves_the_accelerators_intact(
-    check_kept: Callable[[], None],
-) -> None:
+def test_an_operation_without_a_call_leaves_the_accelerators_intact(check_kept):
     # Nova's side of these operations is in tests/functional/nova.
     check_kept()
 
 
-def test_a_server_from_a_snapshot_gets_accelerators_of_its_own(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_a_server_from_a_snapshot_gets_accelerators_of_its_own(bench, entries):
     (other,) = bench.plug(OTHER, FPGA)
     assert other["pci_id"] not in {entry["pci_id"] for entry in entries}
     assert bench.manager.attached(instance(SERVER)) == {uuid_of(SERVER): entries}
 
 
-def test_rescued_the_server_keeps_its_accelerators(
-    bench: TestHost, entries: Entries, check_kept: Callable[[], None]
-) -> None:
+def test_rescued_the_server_keeps_its_accelerators(bench, entries, check_kept):
     # The rescue guest has no accelerators.
     end_guest(bench)
     check_kept()
@@ -233,26 +212,20 @@ def test_rescued_the_server_keeps_its_accelerators(
 # -- shelve, rebuild, move -------------------------------------------------------
 
 
-def test_shelved_and_not_offloaded_the_lease_is_kept(
-    bench: TestHost, entries: Entries, check_kept: Callable[[], None]
-) -> None:
+def test_shelved_and_not_offloaded_the_lease_is_kept(bench, entries, check_kept):
     end_guest(bench)
     check_kept()
     # To unshelve it is to start it.
     assert ready_again(bench) == entries
 
 
-def test_offloaded_the_accelerators_are_detached(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_offloaded_the_accelerators_are_detached(bench, entries):
     end_guest(bench)
     assert bench.unplug(SERVER) == len(entries)
     bench.plug(OTHER, GPU)
 
 
-def test_unshelved_after_an_offload_it_is_a_start_with_a_new_selection(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_unshelved_after_an_offload_it_is_a_start_with_a_new_selection(bench, entries):
     end_guest(bench)
     bench.unplug(SERVER)
     # The scheduler may select another device.
@@ -260,21 +233,15 @@ def test_unshelved_after_an_offload_it_is_a_start_with_a_new_selection(
     assert entry["pci_id"] == FPGA
 
 
-def test_rebuild_leaves_the_accelerators_attached(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_rebuild_leaves_the_accelerators_attached(bench, entries):
     end_guest(bench)
     writes = len(bench.kernel.writes())
-    selected, extra_specs = request(bench.provider(GPU))
-    assert bench.manager.plug(instance(SERVER), selected, extra_specs) == entries
+    assert bench.plug(SERVER, GPU) == entries
     assert not any("unbind" in write.path for write in bench.kernel.writes(writes))
 
 
-def test_rebuild_with_another_function_programs_the_region(fpgas: TestHost) -> None:
-    upload(fpgas)
-    upload(fpgas, "crypto", CRYPTO)
-    unsaid = {"accel:function_id": None, "accel:function_name": "crypto"}
-    image = upload(fpgas, "image of the server", tags=None, **unsaid)
+def test_rebuild_with_another_function_programs_the_region(fpgas):
+    image = images_of(fpgas)[CRYPTO]
     selected, extra_specs = request(fpgas.provider(CARD))
     plugged = fpgas.manager.plug(instance(SERVER), selected, extra_specs)
     rebuilt = instance(SERVER) | {"image_id": image}
@@ -284,8 +251,8 @@ def test_rebuild_with_another_function_programs_the_region(fpgas: TestHost) -> N
 
 
 def test_a_resized_server_keeps_its_lease_on_the_source_until_it_is_confirmed(
-    bench: TestHost, entries: Entries
-) -> None:
+    bench, entries
+):
     end_guest(bench)
     assert bench.manager.rekey(uuid_of(SERVER), uuid_of(MIGRATION)) == 1
     with pytest.raises(exception.NoDeviceAvailable):
@@ -297,9 +264,7 @@ def test_a_resized_server_keeps_its_lease_on_the_source_until_it_is_confirmed(
     assert bench.plugged(SERVER) == [FPGA]
 
 
-def test_a_reverted_resize_returns_the_accelerators_to_the_server(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_a_reverted_resize_returns_the_accelerators_to_the_server(bench, entries):
     end_guest(bench)
     bench.manager.rekey(uuid_of(SERVER), uuid_of(MIGRATION))
     bench.plug(SERVER, FPGA)
@@ -308,9 +273,7 @@ def test_a_reverted_resize_returns_the_accelerators_to_the_server(
     assert ready_again(bench) == entries
 
 
-def test_evacuated_the_source_releases_them_when_it_is_back(
-    bench: TestHost, entries: Entries, tmp_path: Path
-) -> None:
+def test_evacuated_the_source_releases_them_when_it_is_back(bench, entries, tmp_path):
     spec = hosts.two_socket_host()
     with TestHost(tmp_path / "node2", spec, node_name="node2") as destination:
         (entry,) = destination.plug(SERVER, FPGA)
@@ -329,9 +292,7 @@ def test_evacuated_the_source_releases_them_when_it_is_back(
         }
 
 
-def test_a_guest_that_moves_has_a_device_on_both_hosts_until_it_has_left(
-    tmp_path: Path,
-) -> None:
+def test_a_guest_that_moves_has_a_device_on_both_hosts_until_it_has_left(tmp_path):
     spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(migration=(7, 60)),))
     named = ['{"mdev_parent": "mtty", "mdev_types": "mtty-1"}']
     other = TestHost(tmp_path / "node2", spec, node_name="node2", device_spec=named)
@@ -348,9 +309,7 @@ def test_a_guest_that_moves_has_a_device_on_both_hosts_until_it_has_left(
         assert mdev.read_mdevs(source.root) == ()
 
 
-def test_after_a_reboot_of_the_host_each_server_gets_what_it_had(
-    bench: TestHost, entries: Entries
-) -> None:
+def test_after_a_reboot_of_the_host_each_server_gets_what_it_had(bench, entries):
     bench.kernel.reboot()
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
     bench.restart()
@@ -381,7 +340,7 @@ def table() -> list[str]:
     return rows
 
 
-def test_each_command_of_openstack_server_has_a_row() -> None:
+def test_each_command_of_openstack_server_has_a_row():
     named = {
         re.sub(r" [-<].*", "", each)
         for row in table()
@@ -392,7 +351,7 @@ def test_each_command_of_openstack_server_has_a_row() -> None:
     assert named - wanted == set()
 
 
-def test_each_row_of_the_table_names_its_tests() -> None:
+def test_each_row_of_the_table_names_its_tests():
     rows = table()
     assert len(rows) > 20
     tests = {name for name in globals() if name.startswith("test_")}

@@ -44,9 +44,7 @@ def calls(host: TestHost, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("count", "take", "give_back"),
     [(1, "take", "give_back"), (4, "several", "several")],
 )
-def test_the_number_of_calls_is_that_of_one_device(
-    host: TestHost, calls: list[str], count: int, take: str, give_back: str
-) -> None:
+def test_the_number_of_calls_is_that_of_one_device(host, calls, count, take, give_back):
     before = host.kernel.snapshot()
     host.plug(1, *VFS[:count])
     assert calls == ["holders", take]
@@ -57,9 +55,7 @@ def test_the_number_of_calls_is_that_of_one_device(
 
 
 @pytest.mark.parametrize("ahead", [VFS[1:2], VFS])
-def test_each_device_may_refuse_the_epoch_once(
-    host: TestHost, let_a_device_see, ahead: list[str]
-) -> None:
+def test_each_device_may_refuse_the_epoch_once(host, let_a_device_see, ahead):
     """The store was lost and the clock went back."""
     for number, address in enumerate(ahead, start=1):
         let_a_device_see(address, host.manager.store.next_epoch() + number * 10**12)
@@ -69,7 +65,7 @@ def test_each_device_may_refuse_the_epoch_once(
     assert host.unplug(1) == 4
 
 
-def test_a_device_that_does_not_return_keeps_its_lease_alone(host: TestHost) -> None:
+def test_a_device_that_does_not_return_keeps_its_lease_alone(host):
     host.plug(1, *VFS)
     host.kernel.hang(VFS[2], "driver_override")
     with host.short_timeout(), pytest.raises(exception.DevicesUnreleased):
@@ -78,9 +74,7 @@ def test_a_device_that_does_not_return_keeps_its_lease_alone(host: TestHost) -> 
     assert str(left.address) == VFS[2]
 
 
-def test_the_device_that_is_held_is_named(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_that_is_held_is_named(host, monkeypatch):
     """The helper answers once for all addresses of a call."""
 
     def check(_self: Helper, addresses: Sequence[PciAddress], _deadline: float) -> None:

@@ -13,15 +13,12 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
 from os_acc.privsep import privileged_conf
 from os_acc.testing import (
     DriverSpec,
     FakeKernel,
     HostSpec,
-    Snapshot,
     TestHost,
     drivers,
     hosts,
@@ -29,6 +26,7 @@ from os_acc.testing import (
 )
 from os_acc.testing.tree import Tree
 from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 from tests.unit.fpga import CARD, GZIP, held, upload
 from tests.unit.rival_driver import prefer
 
@@ -78,37 +76,40 @@ def since(kernel: FakeKernel, address: str, before: tuple[str, ...]) -> tuple[st
     return kernel.drivers(address)[len(before) :]
 
 
-def test_the_other_driver_wins_a_plain_probe(contested: TestHost) -> None:
+def test_the_other_driver_wins_a_plain_probe(contested):
     assert contested.drivers(GPU, FPGA) == [THIRD, THIRD]
     contested.bind(GPU, "")
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     assert contested.drivers(GPU) == [THIRD]
 
 
-@pytest.mark.parametrize("override", ["", OURS, "reserved-by-hand"])
+@pytest.mark.parametrize(
+    ("address", "driver", "override"),
+    [
+        pytest.param(GPU, OURS, "", id="no override"),
+        pytest.param(GPU, OURS, OURS, id="its override"),
+        pytest.param(GPU, OURS, "reserved-by-hand", id="another override"),
+        pytest.param(FPGA, "", "", id="no driver"),
+        pytest.param(FPGA, "i6300ESB timer", "", id="a name with a space"),
+        pytest.param(FPGA, "a:b+c.d_e-f", "", id="a name with signs"),
+    ],
+)
 def test_an_unplug_binds_the_prior_driver_and_no_other(
-    contested: TestHost, override: str
-) -> None:
-    bind(contested, GPU, OURS, override)
-    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
-    contested.plug(1, GPU)
+    contested, address, driver, override
+):
+    if driver not in ("", OURS):
+        with Tree(contested.root).transaction() as tree:
+            drivers.register(tree, DriverSpec(driver))
+    bind(contested, address, driver, override)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(address)
+    contested.plug(1, address)
     assert contested.unplug(1) == 1
-    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
+    taken = (VFIO, driver) if driver else (VFIO,)
+    assert since(contested.kernel, address, had) == taken
     assert contested.kernel.snapshot() == before
 
 
-def test_a_device_without_a_driver_stays_without_one(contested: TestHost) -> None:
-    bind(contested, FPGA, "")
-    before, had = contested.kernel.snapshot(), contested.kernel.drivers(FPGA)
-    contested.plug(1, FPGA)
-    assert contested.unplug(1) == 1
-    assert since(contested.kernel, FPGA, had) == (VFIO,)
-    assert contested.kernel.snapshot() == before
-
-
-def test_a_device_that_was_bound_to_vfio_stays_there(
-    make_bench: Callable[..., TestHost],
-) -> None:
+def test_a_device_that_was_bound_to_vfio_stays_there(make_bench):
     card = hosts.fpga("0000:5e")
     third = DriverSpec(THIRD, (card.ids,))
     bench = make_bench(
@@ -135,8 +136,8 @@ def test_a_device_that_was_bound_to_vfio_stays_there(
 )
 @pytest.mark.share(4)
 def test_an_unplug_that_is_killed_after_any_write_lets_no_other_driver_in(
-    contested: TestHost, attribute: str, nth: int
-) -> None:
+    contested, attribute, nth
+):
     """The result is the same if the device is probed before it is given back."""
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
@@ -151,7 +152,7 @@ def test_an_unplug_that_is_killed_after_any_write_lets_no_other_driver_in(
     assert contested.kernel.snapshot() == before
 
 
-def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
+def test_a_prior_driver_that_is_gone_is_waited_for(contested):
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.plug(1, GPU)
@@ -167,28 +168,12 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, ours)
-    operator_actions.release_device(contested.manager, PciAddress.parse(GPU), None)
+    release(contested, GPU)
     assert since(contested.kernel, GPU, had) == (VFIO, OURS)
     assert contested.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("name", ["i6300ESB timer", "a:b+c.d_e-f"])
-def test_the_prior_driver_may_have_an_unusual_name(
-    contested: TestHost, name: str
-) -> None:
-    with Tree(contested.root).transaction() as tree:
-        drivers.register(tree, DriverSpec(name))
-    bind(contested, FPGA, name)
-    before, had = contested.kernel.snapshot(), contested.kernel.drivers(FPGA)
-    contested.plug(1, FPGA)
-    assert contested.unplug(1) == 1
-    assert since(contested.kernel, FPGA, had) == (VFIO, name)
-    assert contested.kernel.snapshot() == before
-
-
-def test_every_function_of_a_group_returns_to_its_own_driver(
-    contested: TestHost,
-) -> None:
+def test_every_function_of_a_group_returns_to_its_own_driver(contested):
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, DriverSpec("pci-stub"))
     bind(contested, GPU, OURS)
@@ -205,15 +190,6 @@ def test_every_function_of_a_group_returns_to_its_own_driver(
 # -- an FPGA card that starts anew with its driver ------------------------------
 
 
-#: The writes of a renewal.
-RENEWAL = [
-    ("driver_override", 1),
-    ("unbind", 1),
-    ("drivers_probe", 1),
-    ("driver_override", 2),
-]
-
-
 @pytest.fixture
 def failed(fpgas: TestHost) -> TestHost:
     """Return a host with a card of two drivers whose programming has failed."""
@@ -226,9 +202,7 @@ def failed(fpgas: TestHost) -> TestHost:
 
 
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
-def test_the_plug_after_an_error_lets_no_other_driver_in(
-    failed: TestHost, target: str
-) -> None:
+def test_the_plug_after_an_error_lets_no_other_driver_in(failed, target):
     before = failed.kernel.snapshot()
     failed.plug(1, function_id=GZIP, attach_target=target)
     assert held(failed) == GZIP
@@ -237,67 +211,43 @@ def test_the_plug_after_an_error_lets_no_other_driver_in(
     assert failed.kernel.snapshot() == before
 
 
-@pytest.fixture
-def rebooted(
-    make_fpgas: Callable[..., TestHost],
-) -> Callable[..., tuple[TestHost, Snapshot]]:
-    """Return ``rebooted(attribute, nth)``: a plug fails after a reboot.
-
-    The next plug starts anew with the card, and is killed after that write. The
-    function also returns the host as it was before these two plugs.
-    """
-
-    def reboot(attribute: str, nth: int) -> tuple[TestHost, Snapshot]:
-        card = hosts.dfl("0000:3b", 0)
-        third = DriverSpec(THIRD, (card.ids,))
-        fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
-        upload(fpgas)
-        bind(fpgas, CARD, "dfl-pci")
-        fpgas.plug(1, function_id=GZIP)
-        fpgas.kernel.reboot()
-        # The third driver has taken the card again.
-        bind(fpgas, CARD, "dfl-pci")
-        fpgas.restart()
-        before = fpgas.kernel.snapshot()
-        fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-        with raises(exception.ProgrammingReason.CRC):
-            fpgas.manager.plug(instance(1), None, None)
-        fpgas.kernel.kill(CARD, attribute, nth=nth, after=True)
-        with pytest.raises(exception.HelperLost):
-            fpgas.manager.plug(instance(1), None, None)
-        return fpgas, before
-
-    return reboot
-
-
-def check_restored(fpgas: TestHost, before: Snapshot) -> None:
-    """Check that the third driver had the card at each boot, and at no other time."""
+@pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "unplugged"])
+@pytest.mark.parametrize(
+    ("attribute", "nth"),
+    [
+        ("driver_override", 1),
+        ("unbind", 1),
+        ("drivers_probe", 1),
+        ("driver_override", 2),
+    ],
+)
+@pytest.mark.share(4)
+def test_a_renewal_after_a_reboot_that_is_killed_is_repeated_or_ends_with_an_unplug(
+    make_fpgas, attribute, nth, is_repeated
+):
+    """A plug fails after a reboot; the next one starts anew with the card."""
+    card = hosts.dfl("0000:3b", 0)
+    third = DriverSpec(THIRD, (card.ids,))
+    fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
+    upload(fpgas)
+    bind(fpgas, CARD, "dfl-pci")
+    fpgas.plug(1, function_id=GZIP)
+    fpgas.kernel.reboot()
+    # The third driver has taken the card again.
+    bind(fpgas, CARD, "dfl-pci")
+    fpgas.restart()
+    before = fpgas.kernel.snapshot()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with raises(exception.ProgrammingReason.CRC):
+        fpgas.manager.plug(instance(1), None, None)
+    fpgas.kernel.kill(CARD, attribute, nth=nth, after=True)
+    with pytest.raises(exception.HelperLost):
+        fpgas.manager.plug(instance(1), None, None)
+    if is_repeated:
+        fpgas.manager.plug(instance(1), None, None)
+        assert held(fpgas) == GZIP
+    assert fpgas.unplug(1) == 1
+    # The third driver had the card at each boot, and at no other time.
     assert fpgas.kernel.drivers(CARD).count(THIRD) == 2
     assert fpgas.kernel.snapshot() == before
     assert fpgas.manager.store.leases() == ()
-
-
-@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.share(4)
-def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
-    rebooted: Callable[..., tuple[TestHost, Snapshot]],
-    attribute: str,
-    nth: int,
-) -> None:
-    fpgas, before = rebooted(attribute, nth)
-    fpgas.manager.plug(instance(1), None, None)
-    assert held(fpgas) == GZIP
-    assert fpgas.unplug(1) == 1
-    check_restored(fpgas, before)
-
-
-@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.share(4)
-def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
-    rebooted: Callable[..., tuple[TestHost, Snapshot]],
-    attribute: str,
-    nth: int,
-) -> None:
-    fpgas, before = rebooted(attribute, nth)
-    assert fpgas.unplug(1) == 1
-    check_restored(fpgas, before)

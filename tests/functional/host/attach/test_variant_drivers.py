@@ -24,7 +24,6 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operator_actions
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
@@ -36,6 +35,8 @@ from os_acc.testing import (
     TestHost,
     instance,
 )
+from tests.functional.host.operator_commands import adopt
+from tests.functional.host.plugins.test_nvidia import written
 
 PF, VF, OTHER = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
 MLX5, XE = "mlx5_vfio_pci", "xe-vfio-pci"
@@ -83,14 +84,7 @@ def place(text: str) -> PciAddress:
     return PciAddress.parse(text)
 
 
-def written(host: TestHost, since: int = 0) -> list[tuple[str, str]]:
-    return [
-        (each.path.rpartition("/")[2], each.text.strip())
-        for each in host.kernel.writes(since)
-    ]
-
-
-def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host: TestHost) -> None:
+def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host):
     before = host.kernel.snapshot()
     (entry,) = host.plug(1, VF)
     assert entry["vfio_driver"] == MLX5
@@ -100,7 +94,7 @@ def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host: TestHost) -
     assert host.kernel.snapshot() == before
 
 
-def test_a_guest_that_holds_the_function_delays_its_return(host: TestHost) -> None:
+def test_a_guest_that_holds_the_function_delays_its_return(host):
     host.plug(1, VF)
     host.kernel.hold(VF)
     with (
@@ -115,7 +109,7 @@ def test_a_guest_that_holds_the_function_delays_its_return(host: TestHost) -> No
     assert host.drivers(VF) == ["mlx5_core"]
 
 
-def test_the_lease_records_the_driver(host: TestHost) -> None:
+def test_the_lease_records_the_driver(host):
     host.plug(1, VF)
     # The choice of the present tags and modules does not matter for a lease.
     again = host.restart(device_spec=['{"address": "0000:3b:*.*"}'])
@@ -128,7 +122,7 @@ def test_the_lease_records_the_driver(host: TestHost) -> None:
     assert host.drivers(VF) == ["mlx5_core"]
 
 
-def test_a_function_that_is_there_already_stays_untouched(host: TestHost) -> None:
+def test_a_function_that_is_there_already_stays_untouched(host):
     host.bind(VF, MLX5)
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
     host.restart(device_spec=[AUTO.replace("}", ', "prebound": true}')])
@@ -136,12 +130,12 @@ def test_a_function_that_is_there_already_stays_untouched(host: TestHost) -> Non
     host.plug(1, VF)
     assert written(host, count) == []
     host.unplug(1)
-    assert written(host, count) == [("reset", "1")]
+    assert written(host, count) == ["reset=1"]
     assert host.drivers(VF) == [MLX5]
 
 
 @pytest.mark.parametrize("driver", [XE, "vfio-pci"])
-def test_the_operator_can_name_the_driver(tmp_path: Path, driver: str) -> None:
+def test_the_operator_can_name_the_driver(tmp_path, driver):
     tagged = AUTO.replace("auto", driver)
     with TestHost(tmp_path, SPEC, device_spec=[tagged]) as host:
         (entry,) = host.plug(1, VF)
@@ -149,7 +143,7 @@ def test_the_operator_can_name_the_driver(tmp_path: Path, driver: str) -> None:
         assert entry.get("vfio_driver", "vfio-pci") == driver
 
 
-def test_a_function_without_a_variant_gets_vfio_pci(tmp_path: Path) -> None:
+def test_a_function_without_a_variant_gets_vfio_pci(tmp_path):
     plain = dataclasses.replace(SPEC, module_aliases=DEBIAN)
     with TestHost(tmp_path, plain, device_spec=[AUTO]) as host:
         (entry,) = host.plug(1, VF)
@@ -169,8 +163,8 @@ def test_a_function_without_a_variant_gets_vfio_pci(tmp_path: Path) -> None:
     ],
 )
 def test_each_device_of_a_variant_gets_it(
-    tmp_path: Path, vendor: int, product: int, class_code: int, driver: str
-) -> None:
+    tmp_path, vendor, product, class_code, driver
+):
     function = FunctionSpec(PF, vendor, product, class_code, "")
     named = f'{{"address": "{PF}", "vfio_driver": "auto", "allow_no_erase": true}}'
     loaded = tuple(DriverSpec(each, manages_dma=True) for each in VARIANTS)
@@ -180,13 +174,13 @@ def test_each_device_of_a_variant_gets_it(
         assert host.drivers(PF) == [driver]
 
 
-def test_the_variants_here_are_those_of_the_kernel() -> None:
+def test_the_variants_here_are_those_of_the_kernel():
     lines = (each.split() for each in (*ALIASES, XE_ALIAS))
     modules = {each[2] for each in lines if each[1].startswith("vfio_pci:")}
     assert modules == {"vfio_pci", *(each.replace("-", "_") for each in VARIANTS)}
 
 
-def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:
+def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path):
     with TestHost(
         tmp_path, dataclasses.replace(SPEC, drivers=()), device_spec=[AUTO]
     ) as host:
@@ -195,7 +189,7 @@ def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:
         assert "modprobe mlx5_vfio_pci" in refused.detail
 
 
-def test_a_variant_outside_the_kernel_is_bound_as_well(tmp_path: Path) -> None:
+def test_a_variant_outside_the_kernel_is_bound_as_well(tmp_path):
     alias = "alias vfio_pci:v000015B3d0000101Esv*sd*bc02sc*i* acme_vfio_pci"
     spec = dataclasses.replace(
         SPEC,
@@ -210,7 +204,7 @@ def test_a_variant_outside_the_kernel_is_bound_as_well(tmp_path: Path) -> None:
         assert host.kernel.snapshot() == before
 
 
-def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path: Path) -> None:
+def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path):
     assert NIC.sriov is not None
     rigid = dataclasses.replace(NIC.sriov, reset_methods=())
     denied = (*SPEC.denylist, (0x15B3, 0x101E))
@@ -225,7 +219,7 @@ def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path: Path) -> None
         assert host.rejected(VF).reason is RejectReason.NO_RESET
 
 
-def test_only_a_caller_that_attaches_unmanaged_gets_the_variant(host: TestHost) -> None:
+def test_only_a_caller_that_attaches_unmanaged_gets_the_variant(host):
     config = host.config(node_name="managed")
     manager = service.initialize(config=config, root=host.root)
     (refused, *_) = [
@@ -239,7 +233,7 @@ def test_only_a_caller_that_attaches_unmanaged_gets_the_variant(host: TestHost) 
     assert {each.driver for each in handles} == {MLX5}
 
 
-def test_a_lease_stays_when_a_managed_caller_comes(host: TestHost) -> None:
+def test_a_lease_stays_when_a_managed_caller_comes(host):
     host.plug(1, VF)
     manager = service.build(host.config(), host.root, Owner.NOVA, unmanaged=False)
     refused = {each.address for each in manager.discover().refused}
@@ -247,11 +241,9 @@ def test_a_lease_stays_when_a_managed_caller_comes(host: TestHost) -> None:
     assert manager.plug(instance(1), None, None)[0]["vfio_driver"] == MLX5
 
 
-def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
+def test_an_adopted_function_stays_on_its_variant(host):
     host.bind(VF, MLX5)
-    lease = operator_actions.adopt_device(
-        host.manager, place(VF), instance(1)["uuid"], "mlx5_core"
-    )
+    lease = adopt(host, VF, "mlx5_core")
     assert (lease.driver, lease.state) == (MLX5, LeaseState.HELD)
     host.manager.plug(instance(1), None, None)
     assert host.drivers(VF) == [MLX5]
@@ -260,7 +252,7 @@ def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
 
 
 @pytest.mark.parametrize("value", ["nvidia", "../vfio-pci", 1])
-def test_the_operator_cannot_name_anything_else(tmp_path: Path, value: object) -> None:
+def test_the_operator_cannot_name_anything_else(tmp_path, value):
     tagged = AUTO.replace('"auto"', f'"{value}"' if value != 1 else "1")
     with (
         TestHost(tmp_path, SPEC, device_spec=[tagged]) as host,
@@ -269,7 +261,7 @@ def test_the_operator_cannot_name_anything_else(tmp_path: Path, value: object) -
         host.restart()
 
 
-def test_no_function_stays_on_a_driver_that_no_plugin_declares(tmp_path: Path) -> None:
+def test_no_function_stays_on_a_driver_that_no_plugin_declares(tmp_path):
     tagged = AUTO.replace("auto", "mlx5_core")
     with TestHost(tmp_path, SPEC, device_spec=[tagged]) as host:
         refused = host.rejected(VF)

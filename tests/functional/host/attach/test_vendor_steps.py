@@ -9,6 +9,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import pytest
 
@@ -233,11 +234,9 @@ def test_a_release_whose_step_fails_is_quarantined(host, let_plugin_run, number)
 
 
 def test_a_release_that_declares_its_function_gone_is_not_trusted(host, monkeypatch):
-    def gone(self, handle, steps):
-        raise exception.DeviceGone("the tool sees no card")
-
+    gone = exception.DeviceGone("the tool sees no card")
     host.plug(1, CARD)
-    monkeypatch.setattr(vendor.Stepping, "release", gone)
+    monkeypatch.setattr(vendor.Stepping, "release", mock.Mock(side_effect=gone))
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
     assert host.lease_state() is LeaseState.QUARANTINED

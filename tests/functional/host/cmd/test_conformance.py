@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -44,12 +45,19 @@ def conformance(console: Console, *arguments: str) -> Ran:
     return console.run("conformance", *arguments)
 
 
+def refused(console: Console, *arguments: str) -> str:
+    """Return the message of a command that fails."""
+    ran = conformance(console, *arguments, *QUICK)
+    assert ran.status == 1
+    return ran.err
+
+
 def results(console: Console, *arguments: str) -> dict[str, str]:
     ran = conformance(console, *arguments, "--yes", "-f", "json")
     return {row["Check"]: row["Result"] for row in json.loads(ran.out)}
 
 
-def test_a_whole_device_passes_and_stays_as_it_was(console: Console) -> None:
+def test_a_whole_device_passes_and_stays_as_it_was(console):
     before = console.bench.kernel.snapshot()
 
     found = results(console, "--device", GPU)
@@ -60,7 +68,7 @@ def test_a_whole_device_passes_and_stays_as_it_was(console: Console) -> None:
     assert console.bench.manager.store.leases() == ()
 
 
-def test_no_other_unit_of_the_card_is_touched(console: Console) -> None:
+def test_no_other_unit_of_the_card_is_touched(console):
     console.configure(WITH_VFS)
     bench = console.bench
     bench.restart(device_spec=[WITH_VFS])
@@ -77,7 +85,7 @@ def test_no_other_unit_of_the_card_is_touched(console: Console) -> None:
     assert touched == {VF}
 
 
-def test_a_mediated_device_passes(tmp_path: Path) -> None:
+def test_a_mediated_device_passes(tmp_path):
     spec = HostSpec(mdev_parents=(mtty(),))
     with TestHost(tmp_path, spec) as host:
         console = Console(host, tmp_path)
@@ -119,19 +127,16 @@ def test_a_mediated_device_passes(tmp_path: Path) -> None:
     ],
 )
 def test_a_device_that_is_not_offered_is_refused(
-    console: Console, spec: str, address: str, reason: str, remedy: str
-) -> None:
+    console, spec, address, reason, remedy
+):
     console.configure(spec)
 
-    ran = conformance(console, "--device", address, *QUICK)
-
-    assert ran.status == 1
-    error, _, hint = ran.err.partition("\nhint: ")
+    error, _, hint = refused(console, "--device", address).partition("\nhint: ")
     assert f"{address} is not offered: {reason}" in error
     assert remedy in hint
 
 
-def test_a_unit_that_mediated_devices_lack_is_refused(tmp_path: Path) -> None:
+def test_a_unit_that_mediated_devices_lack_is_refused(tmp_path):
     spec = HostSpec(mdev_parents=(mtty(),))
     with TestHost(tmp_path, spec) as host:
         console = Console(host, tmp_path)
@@ -139,46 +144,36 @@ def test_a_unit_that_mediated_devices_lack_is_refused(tmp_path: Path) -> None:
         (provider,) = host.restart(device_spec=[MTTY]).discover().providers.values()
         units = len(provider.device.handles)
 
-        ran = conformance(console, "--device", f"mtty/mtty-2/{units}", *QUICK)
-
-    assert ran.status == 1
-    assert f"is not offered: it has {units} units" in ran.err
-    assert f"hint: check another one: --device mtty/mtty-2/{units - 1}" in ran.err
+        error = refused(console, "--device", f"mtty/mtty-2/{units}")
+    assert f"is not offered: it has {units} units" in error
+    assert f"hint: check another one: --device mtty/mtty-2/{units - 1}" in error
 
 
-def test_a_function_that_cannot_be_read_is_refused(console: Console) -> None:
+def test_a_function_that_cannot_be_read_is_refused(console):
     node = Path(console.bench.root, "sys/bus/pci/devices", GPU, "numa_node")
     # Attributes of the simulated host share files.
     node.unlink()
     node.write_text("two\n")
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    assert f"{GPU} is not offered: it is unreadable: " in ran.err
+    error = refused(console, "--device", GPU)
+    assert f"{GPU} is not offered: it is unreadable: " in error
 
 
-def test_a_card_with_a_leased_vf_is_refused(console: Console) -> None:
+def test_a_card_with_a_leased_vf_is_refused(console):
     console.bench.restart(device_spec=[WITH_VFS])
     console.bench.plug(1, VF)
 
-    ran = conformance(console, "--device", "0000:3b:00.0", *QUICK)
-
-    assert ran.status == 1
-    assert "0000:3b:00.0 is not offered" in ran.err
+    error = refused(console, "--device", "0000:3b:00.0")
+    assert "0000:3b:00.0 is not offered" in error
 
 
-def test_another_plugin_is_refused(console: Console) -> None:
-    ran = conformance(console, "--device", GPU, "--plugin", "dfl", *QUICK)
-
-    assert ran.status == 1
-    assert f"the plugin pci offers {GPU}, not dfl" in ran.err
+def test_another_plugin_is_refused(console):
+    error = refused(console, "--device", GPU, "--plugin", "dfl")
+    assert f"the plugin pci offers {GPU}, not dfl" in error
 
 
 @pytest.mark.parametrize(("answer", "status"), [("yes\n", 0), ("y\n", 1), ("", 1)])
-def test_it_asks_before_it_starts(
-    console: Console, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
-) -> None:
+def test_it_asks_before_it_starts(console, monkeypatch, answer, status):
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     seen = len(console.bench.kernel.writes())
 
@@ -189,9 +184,7 @@ def test_it_asks_before_it_starts(
     assert bool(console.bench.kernel.writes(seen)) is (status == 0)
 
 
-def test_a_broken_rule_is_reported(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_rule_is_reported(console, monkeypatch):
     def release(
         self: PciPlugin, handle: base.AttachHandle, steps: base.PrivilegedSteps
     ) -> None:
@@ -200,16 +193,12 @@ def test_a_broken_rule_is_reported(
 
     monkeypatch.setattr(PciPlugin, "release", release)
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    assert "unplug_restores_the_host failed: an unplug restores the device" in ran.err
-    assert "driver_override='acme'" in ran.err
+    error = refused(console, "--device", GPU)
+    assert "unplug_restores_the_host failed: an unplug restores the device" in error
+    assert "driver_override='acme'" in error
 
 
-def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
-    console: Console,
-) -> None:
+def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(console):
     bench = hardware.Bench(console.bench.restart, hardware_address(GPU))
     bench.plug()
     console.bench.kernel.ignore(GPU, "drivers_probe", times=None)
@@ -217,10 +206,7 @@ def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
         bench.unplug()
     console.bench.end_faults()
 
-    ran = conformance(console, "--device", GPU, *QUICK)
-
-    assert ran.status == 1
-    error, _, hint = ran.err.partition("\nhint: ")
+    error, _, hint = refused(console, "--device", GPU).partition("\nhint: ")
     assert f"{GPU} of {bench.instance(0)['uuid']}" in error
     assert "is quarantined: " in error
     assert hint.startswith(f"run 'os-acc device release {GPU}'")
@@ -235,18 +221,15 @@ def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
         (LeaseState.ERASING, "take a free device, or wait until it is erased"),
     ],
 )
-def test_the_device_of_another_instance_is_refused(
-    console: Console, state: LeaseState, hint: str
-) -> None:
+def test_the_device_of_another_instance_is_refused(console, state, hint):
     console.bench.plug(1, GPU)
     store = console.bench.manager.store
     store.replace([dataclasses.replace(each, state=state) for each in store.leases()])
     before = store.leases()
-    ran = conformance(console, "--device", GPU, *QUICK)
-    assert ran.status == 1
+    error = refused(console, "--device", GPU)
     assert store.leases() == before
-    assert f"{GPU} is leased to" in ran.err
-    assert ran.err.partition("\nhint: ")[2].strip() == hint
+    assert f"{GPU} is leased to" in error
+    assert error.partition("\nhint: ")[2].strip() == hint
 
 
 def run_in_a_process(console: Console) -> int:
@@ -267,7 +250,7 @@ def run_in_a_process(console: Console) -> int:
         os._exit(1)
 
 
-def test_a_second_run_takes_no_device_from_the_first(console: Console) -> None:
+def test_a_second_run_takes_no_device_from_the_first(console):
     first = run_in_a_process(console)
     try:
         seen = len(console.bench.kernel.writes())
@@ -288,9 +271,7 @@ def test_a_second_run_takes_no_device_from_the_first(console: Console) -> None:
     assert console.bench.manager.store.leases() == ()
 
 
-def test_runs_on_one_parent_of_mediated_devices_exclude_each_other(
-    tmp_path: Path,
-) -> None:
+def test_runs_on_one_parent_of_mediated_devices_exclude_each_other(tmp_path):
     slots = [mdev.parse_address(f"mtty/mtty-2/{each}") for each in range(2)]
     spec = HostSpec(mdev_parents=(mtty(),))
     with TestHost(tmp_path, spec, device_spec=[MTTY]) as host:
@@ -304,9 +285,7 @@ def test_runs_on_one_parent_of_mediated_devices_exclude_each_other(
             assert bench.address == slots[1]
 
 
-def test_an_interrupt_gives_the_device_back(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_gives_the_device_back(console, monkeypatch):
     def interrupted(bench: hardware.Bench) -> None:
         bench.plug()
         raise KeyboardInterrupt
@@ -320,22 +299,16 @@ def test_an_interrupt_gives_the_device_back(
     assert console.bench.manager.store.leases() == ()
 
 
-def test_kills_are_skipped_without_a_helper_of_their_own(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(self: Touches, job: object) -> bool:
-        raise hardware.RuleBroken("HelperUnavailable('sudo')")
-
-    monkeypatch.setattr(Touches, "run", run)
+def test_kills_are_skipped_without_a_helper_of_their_own(console, monkeypatch):
+    broken = hardware.RuleBroken("HelperUnavailable('sudo')")
+    monkeypatch.setattr(Touches, "run", mock.Mock(side_effect=broken))
 
     found = results(console, "--device", GPU, "--check", KILLS)
 
     assert found == {KILLS: "skipped"}
 
 
-def test_parts_of_the_kills_are_all_of_them(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_the_kills_are_all_of_them(console, tmp_path, monkeypatch):
     done: list[int] = []
 
     class Recorded(Touches):
@@ -359,7 +332,7 @@ def test_parts_of_the_kills_are_all_of_them(
     assert [kills("1/2"), kills("2/2")] == [everything[::2], everything[1::2]]
 
 
-def test_a_part_without_kills_is_skipped(console: Console) -> None:
+def test_a_part_without_kills_is_skipped(console):
     options = ("--check", KILLS, "--kills", "999/999")
 
     assert results(console, "--device", GPU, *options) == {KILLS: "skipped"}
@@ -388,7 +361,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fixed")
-def test_what_the_manual_shows(console: Console, tmp_path: Path) -> None:
+def test_what_the_manual_shows(console, tmp_path):
     file = tmp_path / "report.json"
     checks = ("names_survive_restart", "unplug_restores_the_host")
     chosen = [word for name in checks for word in ("--check", name)]
@@ -404,9 +377,7 @@ def test_what_the_manual_shows(console: Console, tmp_path: Path) -> None:
     assert "serial" not in found["device"]
 
 
-def test_the_question_says_that_a_drive_is_erased(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_question_says_that_a_drive_is_erased(tmp_path, monkeypatch):
     disk = hosts.nvme_disk("0000:d9", 1, 1)
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
     with TestHost(tmp_path, HostSpec((disk,))) as host:
@@ -419,9 +390,7 @@ def test_the_question_says_that_a_drive_is_erased(
         assert host.manager.store.leases() == ()
 
 
-def test_a_report_has_the_serial_number_if_asked(
-    tmp_path: Path,
-) -> None:
+def test_a_report_has_the_serial_number_if_asked(tmp_path):
     disk = hosts.nvme_disk("0000:d9", 1, 1)
     with TestHost(tmp_path, HostSpec((disk,))) as host:
         console = Console(host, tmp_path)

@@ -5,11 +5,6 @@
 The stress lane has all checks, for all hosts.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, conformance
@@ -19,9 +14,7 @@ from tests.unit.plugins.conforming_hosts import HOSTS
 
 @pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
 @pytest.mark.parametrize("case", ["pci with VFs", "nvidia"])
-def test_the_plugin_conforms(
-    case: str, check: conformance.Check, tmp_path: Path
-) -> None:
+def test_the_plugin_conforms(case, check, tmp_path):
     plugin, make = HOSTS[case]
     with make(tmp_path) as host:
         check(host, plugin)
@@ -29,8 +22,8 @@ def test_the_plugin_conforms(
 
 @pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
 def test_a_vendors_plugin_with_steps_for_mediated_devices_conforms(
-    check: conformance.Check, tmp_path: Path, install_plugins: Callable[..., None]
-) -> None:
+    check, tmp_path, install_plugins
+):
     install_plugins(vendor=f"{mdev_vendor.HERE}:Stepping", mdev=mdev_vendor.GENERIC)
     spec, named = HostSpec(mdev_vendor.gpu()), [mdev_vendor.NAMED[1]]
     with TestHost(tmp_path, spec, device_spec=named) as host:

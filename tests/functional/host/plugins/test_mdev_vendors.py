@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
-from os_acc.cmd import arguments
-from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
-from os_acc.testing import HostSpec, TestHost, instance, request
+from os_acc.testing import HostSpec, TestHost
 from os_acc.testing.mdevs import mtty
+from tests.functional.host.operator_commands import release
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import (
     GENERIC,
@@ -41,7 +41,7 @@ def vendors(make_bench, install_plugins):
     def make(plugin: str = "Vendor", **options) -> TestHost:
         install_plugins(vendor=f"{HERE}:{plugin}", mdev=GENERIC)
         host = make_bench(host_spec(), device_spec=NAMED, **options)
-        host.manager.discover(float("inf"))
+        host.manager.discover()
         return host
 
     return make
@@ -59,13 +59,8 @@ def replace(install_plugins):
     return call
 
 
-def provider(host: TestHost, name: str) -> Provider:
-    found = host.manager.discover(float("inf")).providers.values()
-    return next(each for each in found if str(each.device.address) == name)
-
-
 def rejected(host: TestHost) -> dict[str, str]:
-    found = host.manager.discover(float("inf")).refused
+    found = host.manager.discover().refused
     assert {each.reason for each in found} <= {RejectReason.PLUGIN_FAILED}
     return {str(each.address): each.detail for each in found}
 
@@ -140,37 +135,35 @@ def test_types_of_an_uninstalled_plugin_are_free_for_another(vendors, replace):
 
 def faults(host: TestHost, name: str) -> dict[int, str]:
     """Return the faulty slots of a type."""
-    handles = provider(host, name).device.handles
+    handles = host.provider(name).device.handles
     return {each.address.number: each.fault for each in handles if each.fault}
 
 
 def test_only_the_owed_slot_of_an_uninstalled_plugin_waits_for_it(vendors, replace):
     host = vendors()
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    host.plug(1, TYPES[0])
     replace(host, "")
 
     assert offered(host) == dict.fromkeys(TYPES, "mdev")
     assert faults(host, TYPES[0]) == {0: "waits for vendor"}
-    host.manager.plug(instance(2), *request(provider(host, TYPES[0])))
+    host.plug(2, TYPES[0])
     leases = {str(each.address): each.plugin for each in host.manager.store.leases()}
     assert leases == {f"{TYPES[0]}/0": "vendor", f"{TYPES[0]}/1": "mdev"}
 
 
 def test_an_owed_slot_is_in_no_allocation_of_another_guest(vendors, replace):
     host = vendors()
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    host.plug(1, TYPES[0])
     replace(host, "")
     with pytest.raises(exception.DevicesUnreleased, match="the plugin vendor"):
-        host.manager.unplug(instance(1))
+        host.unplug(1)
 
-    wanted = provider(host, TYPES[0])
     with pytest.raises(exception.NoDeviceAvailable, match="waits for vendor"):
-        host.manager.plug(instance(2), *request(wanted, amount=24))
-    host.manager.plug(instance(2), *request(wanted, amount=23))
+        host.plug(2, TYPES[0], amount=24)
+    host.plug(2, TYPES[0], amount=23)
 
     replace(host, "Vendor")
-    slot = arguments.device_address(f"{TYPES[0]}/0")
-    operator_actions.release_device(host.manager, slot, None)
+    release(host, f"{TYPES[0]}/0")
     assert {each.plugin for each in host.manager.store.leases()} == {"mdev"}
 
 
@@ -179,11 +172,11 @@ def test_a_type_that_no_plugin_takes_names_the_one_that_it_waits_for(
 ):
     install_plugins(vendor=f"{HERE}:Vendor")
     host = make_bench(HostSpec((), mdev_parents=(mtty(),)), device_spec=NAMED[:1])
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    host.plug(1, TYPES[0])
     install_plugins()
     host.restart()
 
-    found = host.manager.discover(float("inf")).refused
+    found = host.manager.discover().refused
     assert {str(each.address): str(each) for each in found} == {
         TYPES[0]: "supported by no plugin: it waits for vendor",
         TYPES[1]: "supported by no plugin",
@@ -195,7 +188,7 @@ def test_a_type_with_an_owed_slot_is_kept_for_its_plugin(
 ):
     """Another vendor's plugin chooses before it, and would take the whole type."""
     host = vendors()
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    host.plug(1, TYPES[0])
     install_plugins(another=f"{HERE}:Vendor", vendor=f"{HERE}:Vendor", mdev=GENERIC)
     host.restart()
 
@@ -204,12 +197,12 @@ def test_a_type_with_an_owed_slot_is_kept_for_its_plugin(
 
 def test_a_plugin_that_takes_a_type_no_more_keeps_its_slot_alone(vendors, replace):
     host = vendors()
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    host.plug(1, TYPES[0])
     replace(host, "TakesNone")
 
     assert offered(host) == dict.fromkeys(TYPES, "mdev")
     assert faults(host, TYPES[0]) == {0: "waits for vendor"}
-    assert host.manager.unplug(instance(1)) == 1
+    assert host.unplug(1) == 1
     assert faults(host, TYPES[0]) == {}
 
 
@@ -225,32 +218,30 @@ def stepping(make_bench, install_plugins) -> TestHost:
 
 
 def test_the_release_ends_once_the_parent_is_gone(stepping):
-    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+    stepping.plug(1, TYPES[2])
     stepping.kernel.hot_unplug(GPU)
 
-    assert stepping.manager.unplug(instance(1)) == 1
+    assert stepping.unplug(1) == 1
     assert stepping.manager.store.leases() == ()
     assert list(Path(stepping.root, "run/os_acc").glob("*.lease")) == []
 
 
 def test_the_release_ends_once_another_card_is_in_the_place_of_the_parent(stepping):
-    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+    stepping.plug(1, TYPES[2])
     card = stepping.kernel.hot_unplug(GPU)
     stepping.kernel.hot_plug(dataclasses.replace(card, subsystem_product=0x1234))
 
-    assert stepping.manager.unplug(instance(1)) == 1
+    assert stepping.unplug(1) == 1
     assert stepping.manager.store.leases() == ()
 
 
 def test_a_release_that_fails_while_the_parent_is_there_is_owed(stepping, monkeypatch):
-    def gone(*_arguments):
-        raise exception.DeviceGone("the firmware has no such unit")
-
-    monkeypatch.setattr(mdev_vendor.Stepping, "release", gone)
-    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+    gone = exception.DeviceGone("the firmware has no such unit")
+    monkeypatch.setattr(mdev_vendor.Stepping, "release", mock.Mock(side_effect=gone))
+    stepping.plug(1, TYPES[2])
 
     with pytest.raises(exception.DevicesUnreleased, match="no such unit"):
-        stepping.manager.unplug(instance(1))
+        stepping.unplug(1)
     (lease,) = stepping.manager.store.leases()
     assert lease.state is LeaseState.QUARANTINED
 
@@ -305,14 +296,14 @@ def test_a_type_that_breaks_a_rule_is_rejected_alone(planted, rule):
     host = planted(RULES[rule])
 
     assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
-    found = host.manager.discover(float("inf"))
+    found = host.manager.discover()
     (refused,) = found.refused
     assert (str(refused.address), refused.reason) == (TYPES[0], RejectReason.INVALID)
     assert refused.detail.startswith("vendor: ")
     assert rule in refused.detail
     assert found.set_aside == ()
-    host.manager.plug(instance(1), *request(provider(host, TYPES[1])))
-    assert host.manager.unplug(instance(1)) == 1
+    host.plug(1, TYPES[1])
+    assert host.unplug(1) == 1
 
 
 def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
@@ -324,7 +315,7 @@ def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
     )
 
     assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
-    found = host.manager.discover(float("inf"))
+    found = host.manager.discover()
     assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
     (rule,) = found.broken_rules
     assert rule == f"vendor: {TYPES[0]} is offered, and rejected as well"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.pci import PciAddress
-from os_acc.testing import TestHost, instance, uuid_of
+from os_acc.testing import TestHost, instance
+from tests.expected_errors import raises
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins.vgpus import (
     HALF,
     VFS,
@@ -27,9 +27,7 @@ from tests.unit.store.store_files import lose_store
 
 
 @pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
-def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
-    host: TestHost, values: list[str]
-) -> None:
+def test_an_unplug_deletes_what_root_s_configuration_names_no_more(host, values):
     limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
     limit_to(host.root, *values)
@@ -37,7 +35,7 @@ def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
     assert type_of(host, VFS[0]) == 0
 
 
-def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
+def test_a_denied_creation_is_no_lack_of_capacity(host):
     """Also on a card that is full, another host would not help."""
     limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
@@ -45,14 +43,12 @@ def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
     for each in VFS[1:3]:
         set_type(host, each, HALF)
     limit_to(host.root, *tagged(*VFS[1:]))
-    with pytest.raises(exception.HostStepFailed) as caught:
+    with raises(exception.StepReason.DENIED, match="root's configuration"):
         host.restart().plug(instance(1), None, None)
-    assert caught.value.reason is exception.StepReason.DENIED
-    assert "root's configuration" in str(caught.value)
     assert type_of(host, VFS[0]) == 0
 
 
-def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
+def test_a_denied_deletion_is_no_use_by_a_guest(host):
     """It needs the operator: without the helper's record root's file decides."""
     host.plug(1, VFS[0])
     host.remove_records()
@@ -65,22 +61,15 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     assert "privileged.conf" in str(error.hint)
     assert host.lease_state() is LeaseState.QUARANTINED
     limit_to(host.root, *tagged(*VFS))
-    release(host)
+    release(host, VFS[0])
     assert type_of(host, VFS[0]) == 0
     assert host.manager.store.leases() == ()
 
 
-def release(host: TestHost) -> None:
-    """Do as ``os-acc device release``."""
-    operator_actions.release_device(host.manager, PciAddress.parse(VFS[0]), None)
-
-
-def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
+def test_an_adopted_vgpu_keeps_its_type(host):
     host.plug(1, VFS[0])
     lose_store(host)
-    adopted = operator_actions.adopt_device(
-        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
-    )
+    adopted = adopt(host, VFS[0])
     assert (adopted.handle.vgpu_type, adopted.driver) == (HALF, "nvidia")
     host.kernel.reboot()
     host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
@@ -94,7 +83,7 @@ def lose_marks(host: TestHost) -> None:
         each.unlink()
 
 
-def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
+def test_a_vgpu_without_a_mark_waits_for_the_operator(host):
     """It may be the guest's: the next one must not get its memory."""
     host.plug(1, VFS[0])
     lose_marks(host)
@@ -106,18 +95,18 @@ def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
     assert type_of(host, VFS[0]) == HALF
     assert host.lease_state() is LeaseState.QUARANTINED
     set_type(host, VFS[0], 0)
-    release(host)
+    release(host, VFS[0])
     assert host.manager.store.leases() == ()
 
 
-def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host: TestHost) -> None:
+def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host):
     host.plug(1, VFS[0])
     lose_marks(host)
     set_type(host, VFS[0], 0)
     assert host.unplug(1) == 1
 
 
-def test_a_vgpu_goes_with_its_driver(host: TestHost) -> None:
+def test_a_vgpu_goes_with_its_driver(host):
     host.plug(1, VFS[0])
     directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
     for name in ("current_vgpu_type", "creatable_vgpu_types"):

@@ -22,7 +22,7 @@ from tests.unit.plugins.vgpus import host as host
 SMALL = 1146
 
 
-def test_the_vgpu_of_another_type_is_not_the_one_of_the_lease(host: TestHost) -> None:
+def test_the_vgpu_of_another_type_is_not_the_one_of_the_lease(host):
     host.plug(1, VFS[0])
     set_type(host, VFS[0], 0)
     set_type(host, VFS[0], WHOLE)
@@ -32,9 +32,7 @@ def test_the_vgpu_of_another_type_is_not_the_one_of_the_lease(host: TestHost) ->
 
 
 @pytest.mark.parametrize("how", ["deleted and made", "rebooted"])
-def test_a_guest_does_not_get_the_vgpu_of_another_type(
-    host: TestHost, how: str
-) -> None:
+def test_a_guest_does_not_get_the_vgpu_of_another_type(host, how):
     """Another tool has made it, perhaps before os_acc started in this boot."""
     host.plug(1, VFS[0])
     if how == "rebooted":
@@ -87,9 +85,7 @@ def mixed(tmp_path: Path) -> Iterator[TestHost]:
 
 
 @pytest.mark.parametrize("how", ["reboot", "deleted"])
-def test_vfs_of_other_types_are_reserved_until_held_vgpus_exist(
-    mixed: TestHost, how: str
-) -> None:
+def test_vfs_of_other_types_are_reserved_until_held_vgpus_exist(mixed, how):
     """Else a new guest gets the capacity, and the held guests find none."""
     if how == "reboot":
         mixed.kernel.reboot()
@@ -111,9 +107,7 @@ def test_vfs_of_other_types_are_reserved_until_held_vgpus_exist(
     assert type_of(mixed, VFS[3]) == WHOLE
 
 
-def test_vfs_of_other_types_are_free_once_the_held_guests_are_deleted(
-    mixed: TestHost,
-) -> None:
+def test_vfs_of_other_types_are_free_once_the_held_guests_are_deleted(mixed):
     mixed.kernel.reboot()
     mixed.restart()
     mixed.unplug(1)
@@ -124,9 +118,7 @@ def test_vfs_of_other_types_are_free_once_the_held_guests_are_deleted(
     assert type_of(mixed, VFS[3]) == WHOLE
 
 
-def test_the_vgpu_of_another_type_on_a_leased_vf_frees_no_capacity(
-    host: TestHost,
-) -> None:
+def test_the_vgpu_of_another_type_on_a_leased_vf_frees_no_capacity(host):
     """The guest gets its own once the other tool has deleted that."""
     named = [*tagged(VFS[0]), *tagged(VFS[3], kind=SMALL)]
     host.restart(device_spec=named)
@@ -137,9 +129,7 @@ def test_the_vgpu_of_another_type_on_a_leased_vf_frees_no_capacity(
     assert reserved(host) == {VFS[3]}
 
 
-def test_a_plug_that_has_not_ended_reserves_no_vf_of_another_type(
-    mixed: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plug_that_has_not_ended_reserves_no_vf_of_another_type(mixed, monkeypatch):
     for number in (1, 2):
         mixed.unplug(number)
     prepare, found = NvidiaPlugin.prepare, []
@@ -154,7 +144,7 @@ def test_a_plug_that_has_not_ended_reserves_no_vf_of_another_type(
     assert reserved(mixed) == {VFS[3]}
 
 
-def test_a_leased_vf_that_cannot_be_read_fails_no_scan(mixed: TestHost) -> None:
+def test_a_leased_vf_that_cannot_be_read_fails_no_scan(mixed):
     mixed.kernel.reboot()
     path = Path(mixed.root, "sys/bus/pci/devices", VFS[0], CURRENT)
     path.unlink()

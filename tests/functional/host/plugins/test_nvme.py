@@ -9,12 +9,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.cmd.checks import CheckContext, devices, helpers
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Erasure, RejectReason
@@ -35,6 +34,7 @@ from os_acc.testing.device_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
+from tests.functional.host.operator_commands import release
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
 #: The VFs of a drive, which is another one.
@@ -78,7 +78,7 @@ def erasing(host: TestHost) -> list[LeaseState]:
     return [each.state for each in host.manager.store.leases() if each.erasure]
 
 
-def test_a_drive_is_erased_by_default(host: TestHost) -> None:
+def test_a_drive_is_erased_by_default(host):
     assert host.provider(DRIVE).device.plugin == "nvme"
     assert host.provider(DRIVE).device.erasure is Erasure.PLUGIN
     host.plug(1, DRIVE)
@@ -101,9 +101,7 @@ def test_a_drive_is_erased_by_default(host: TestHost) -> None:
         (0, 0, EraseMethod.FORMAT),
     ],
 )
-def test_the_strongest_quick_method_is_the_default(
-    tmp_path: Path, sanicap: int, fna: int, method: EraseMethod
-) -> None:
+def test_the_strongest_quick_method_is_the_default(tmp_path, sanicap, fna, method):
     with host_with(tmp_path, NvmeSpec(sanicap=sanicap, fna=fna)) as host:
         address = PciAddress.parse(DRIVE)
         queue = survey.wait_for_queue(address)
@@ -111,7 +109,7 @@ def test_the_strongest_quick_method_is_the_default(
         assert choose(survey.survey(address, queue), methods).method is method
 
 
-def test_deallocation_is_no_default(tmp_path: Path) -> None:
+def test_deallocation_is_no_default(tmp_path):
     with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
             host.plug(1, DRIVE)
@@ -125,9 +123,7 @@ def test_deallocation_is_no_default(tmp_path: Path) -> None:
     [(NOTHING, {}), ({}, {"enabled_plugins": ["pci"]})],
     ids=["no methods", "no plugin"],
 )
-def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(
-    tmp_path: Path, groups: dict[str, Any], options: dict[str, Any]
-) -> None:
+def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(tmp_path, groups, options):
     with host_with(tmp_path, NvmeSpec(), groups=groups, **options) as host:
         assert host.rejected(DRIVE).reason is RejectReason.NO_ERASE
         context = CheckContext(host.config(), host.root, None)
@@ -140,7 +136,7 @@ def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(
         assert host.provider(DRIVE).device.erasure is Erasure.NONE
 
 
-def test_a_tagged_drive_keeps_its_data_and_its_provider(host: TestHost) -> None:
+def test_a_tagged_drive_keeps_its_data_and_its_provider(host):
     erased = host.provider(DRIVE)
     host.restart(device_spec=[KEPT])
     kept = host.provider(DRIVE)
@@ -155,7 +151,7 @@ def test_a_tagged_drive_keeps_its_data_and_its_provider(host: TestHost) -> None:
     assert DATA in host.kernel.read_medium(DRIVE, 1)
 
 
-def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path: Path) -> None:
+def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path):
     """Each half has a provider of its own, whose name its plugins do not decide."""
     drive = hosts.nvme_sriov("0000:41", 0, private=((1,), (2,)))
     specs = [
@@ -177,12 +173,9 @@ def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path: Path) -> None:
         assert host.rejected(SECOND).reason is RejectReason.NO_ERASE
 
 
-def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_args: object, **_options: object) -> None:
-        raise exception.HelperUnavailable("sudo: a password is required")
-
+def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(host, monkeypatch):
+    error = exception.HelperUnavailable("sudo: a password is required")
+    refused = mock.Mock(side_effect=error)
     with monkeypatch.context() as patch:
         patch.setattr(Helper, "run_step", refused)
         with pytest.raises(exception.HelperUnavailable) as raised:
@@ -205,7 +198,7 @@ def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(
     assert erasing(host) == []
 
 
-def test_the_check_starts_the_helper_where_drives_are_offered(host: TestHost) -> None:
+def test_the_check_starts_the_helper_where_drives_are_offered(host):
     def findings() -> list[str]:
         context = CheckContext(host.config(), host.root, None)
         return [each.what for each in helpers.nvme(context)]
@@ -218,7 +211,7 @@ def test_the_check_starts_the_helper_where_drives_are_offered(host: TestHost) ->
     assert findings() == []
 
 
-def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
+def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path):
     with host_with_vfs(tmp_path, fna=0b110) as host:
         with pytest.raises(exception.HostStepFailed, match=r"all namespaces .* \(FNA"):
             host.plug(1, PF)
@@ -230,9 +223,7 @@ def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
         assert len(host.provider(PF).device.handles) == 2
 
 
-def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
-    tmp_path: Path,
-) -> None:
+def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(tmp_path):
     with host_with_vfs(tmp_path) as host:
         host.kernel.write_medium(PF, 2, DATA)
         host.plug(1, PF)
@@ -250,9 +241,7 @@ def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
         assert DATA not in host.kernel.read_medium(FIRST, 2)
 
 
-def test_the_mark_is_made_before_the_disk_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mark_is_made_before_the_disk_appears(tmp_path, monkeypatch):
     with host_with_vfs(tmp_path) as host:
         rebind, looks = pci_functions.rebind, host.directory / "looks"
 
@@ -279,8 +268,8 @@ def test_the_mark_is_made_before_the_disk_appears(
     ],
 )
 def test_a_check_that_is_killed_leaves_nothing(
-    tmp_path: Path, attribute: str, nth: int, after: bool, is_limited: bool
-) -> None:
+    tmp_path, attribute, nth, after, is_limited
+):
     with host_with_vfs(tmp_path) as host:
         if is_limited:
             limits = Path(host.root, *privileged_conf.PATH)
@@ -301,7 +290,7 @@ def test_a_check_that_is_killed_leaves_nothing(
         host.plug(1, PF)
 
 
-def test_a_plug_that_fails_early_leaves_no_mark(host: TestHost) -> None:
+def test_a_plug_that_fails_early_leaves_no_mark(host):
     host.kernel.fail(DRIVE, "driver_override")
     with pytest.raises(exception.OsAccError):
         host.plug(1, DRIVE)
@@ -309,9 +298,7 @@ def test_a_plug_that_fails_early_leaves_no_mark(host: TestHost) -> None:
     assert not is_marked(host)
 
 
-def test_missing_udev_rules_are_reported_where_drives_are_offered(
-    host: TestHost,
-) -> None:
+def test_missing_udev_rules_are_reported_where_drives_are_offered(host):
     def findings() -> list[str]:
         context = CheckContext(host.config(), host.root, None)
         return [each.what for each in devices.udev_rules(context)]
@@ -331,7 +318,7 @@ def test_missing_udev_rules_are_reported_where_drives_are_offered(
     assert findings() == []
 
 
-def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
+def test_a_disk_that_the_host_uses_is_named(host):
     host.plug(1, DRIVE)
     host.kernel.write_medium(DRIVE, 1, DATA)
     host.unplug(1)
@@ -348,9 +335,7 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     assert erasing(host) == []
 
 
-def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(
-    tmp_path: Path,
-) -> None:
+def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(tmp_path):
     with host_with(tmp_path, NvmeSpec(sanicap=BLOCK)) as host:
         host.plug(1, DRIVE)
         host.kernel.write_medium(DRIVE, 1, DATA)
@@ -371,9 +356,7 @@ def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(
         host.plug(2, DRIVE)
 
 
-def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
-    host: TestHost,
-) -> None:
+def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(host):
     host.plug(1, DRIVE)
     host.kernel.write_medium(DRIVE, 1, DATA)
     host.unplug(1)
@@ -391,9 +374,7 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
         host.plug(2, DRIVE)
     host.kernel.hot_unplug(DRIVE)
     host.kernel.hot_plug(old)
-    operator_actions.release_device(
-        host.manager, PciAddress.parse(DRIVE), None, force=False
-    )
+    release(host, DRIVE)
     advance(host)
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)

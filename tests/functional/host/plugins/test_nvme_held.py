@@ -37,9 +37,7 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def test_an_erasure_waits_for_a_process_that_has_the_drive_open(
-    host: TestHost,
-) -> None:
+def test_an_erasure_waits_for_a_process_that_has_the_drive_open(host):
     host.plug(1, DRIVE)
     host.unplug(1)
     host.kernel.hold(DRIVE)
@@ -55,9 +53,7 @@ def test_an_erasure_waits_for_a_process_that_has_the_drive_open(
 
 
 @pytest.mark.parametrize("step", [steps.erase, steps.prepare])
-def test_a_caller_that_knows_the_lease_takes_no_drive_from_its_guest(
-    host: TestHost, step: object
-) -> None:
+def test_a_caller_that_knows_the_lease_takes_no_drive_from_its_guest(host, step):
     host.plug(1, DRIVE)
     host.kernel.hold(DRIVE)
     before = host.kernel.writes()

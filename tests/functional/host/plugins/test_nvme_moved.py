@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, instance
+from tests.functional.host.operator_commands import adopt, release
 
 PLACES = tuple(f"0000:{bus}:00.0" for bus in ("41", "42", "43", "44", "45"))
 SHIFTED = dict(itertools.pairwise(PLACES))
@@ -88,7 +88,7 @@ def check_new_guests(host: TestHost) -> None:
         assert data_at(host, place) == []
 
 
-def test_no_guest_starts_with_the_data_of_another_one(host: TestHost) -> None:
+def test_no_guest_starts_with_the_data_of_another_one(host):
     reboot(host)
     for guest in GUESTS:
         with pytest.raises((exception.DeviceChanged, exception.DeviceGone)):
@@ -98,7 +98,7 @@ def test_no_guest_starts_with_the_data_of_another_one(host: TestHost) -> None:
     check_new_guests(host)
 
 
-def test_the_erasure_follows_each_drive_to_its_new_address(host: TestHost) -> None:
+def test_the_erasure_follows_each_drive_to_its_new_address(host):
     reboot(host)
     for guest in GUESTS:
         assert host.unplug(guest) == 1
@@ -113,16 +113,14 @@ def test_the_erasure_follows_each_drive_to_its_new_address(host: TestHost) -> No
 
 @pytest.mark.parametrize("lost", ["header", "everything"])
 @pytest.mark.parametrize("shifted", [False, True], ids=["in place", "moved"])
-def test_a_lost_store_and_a_reboot_lose_no_erasure(
-    host: TestHost, lost: str, shifted: bool
-) -> None:
+def test_a_lost_store_and_a_reboot_lose_no_erasure(host, lost, shifted):
     reboot(host, shifted=shifted, lost=lost)
     check_new_guests(host)
     for place, guest in zip(PLACES[shifted:], GUESTS, strict=False):
         assert data_at(host, place) == [guest]
     for place in PLACES[shifted:][:4]:
         if host.manager.store.lease_of(PciAddress.parse(place)) is None:
-            operator_actions.release_device(host.manager, PciAddress.parse(place), None)
+            release(host, place)
     for guest in GUESTS:
         host.unplug(guest)
     advance(host)
@@ -133,7 +131,7 @@ def test_a_lost_store_and_a_reboot_lose_no_erasure(
         host.plug(number, place)
 
 
-def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> None:
+def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host):
     host.options["enabled_plugins"] = ["pci"]
     host.options["device_spec"] = [
         json.dumps({"address": "*:*:*.*", "allow_no_erase": "true"})
@@ -144,24 +142,19 @@ def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> N
         assert data_at(host, place) == [guest]
 
 
-def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> None:
+def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host):
     reboot(host)
     for guest, place in zip(GUESTS, PLACES[1:], strict=True):
         with pytest.raises(exception.Conflict):
-            operator_actions.adopt_device(
-                host.manager, PciAddress.parse(place), uuid_of(guest), "nvme"
-            )
+            adopt(host, place, "nvme", number=guest)
         host.unplug(guest)
     advance(host)
     assert host.manager.store.leases() == ()
 
 
 @pytest.mark.parametrize("how", ["adopt", "release"])
-def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
-    host: TestHost, how: str
-) -> None:
+def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(host, how):
     """Neither its lease nor its serial number is left, and pci alone is enabled."""
-    place = PciAddress.parse(PLACES[0])
     host.options["device_spec"] = PREBOUND
     reboot(host, shifted=False, lost="everything")
     host.kernel.reboot({})
@@ -169,22 +162,22 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     host.options["enabled_plugins"] = ["pci"]
     host.restart()
     if how == "adopt":
-        operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
+        adopt(host, PLACES[0])
         with pytest.raises(exception.DevicesUnreleased):
             host.unplug(1)
     else:
         with pytest.raises(exception.OsAccError):
-            operator_actions.release_device(host.manager, place, "nvme")
+            release(host, PLACES[0], "nvme")
     host.options["enabled_plugins"] = ["nvme", "pci"]
     host.restart()
     check_new_guests(host)
     assert data_at(host, PLACES[0]) == [1]
-    operator_actions.release_device(host.manager, place, None)
+    release(host, PLACES[0])
     advance(host)
     assert data_at(host, PLACES[0]) == []
 
 
-def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None:
+def test_a_guest_gets_its_own_drive_again_after_a_reboot(host):
     reboot(host, shifted=False)
     for guest, place in zip(GUESTS, PLACES, strict=False):
         assert start_again(host, guest) == place
@@ -193,9 +186,7 @@ def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None
 
 
 @pytest.mark.parametrize("lost", ["", "everything"])
-def test_prebound_drives_that_moved_are_told_apart(
-    tmp_path: Path, host: TestHost, lost: str
-) -> None:
+def test_prebound_drives_that_moved_are_told_apart(tmp_path, host, lost):
     """Nothing shows the serial number of a drive on vfio-pci."""
     host.options["device_spec"] = PREBOUND
     reboot(host, lost=lost)
@@ -210,7 +201,7 @@ def test_prebound_drives_that_moved_are_told_apart(
         assert data_at(host, place) == [guest]
 
 
-def test_prebound_drives_in_place_start_again(host: TestHost) -> None:
+def test_prebound_drives_in_place_start_again(host):
     host.options["device_spec"] = PREBOUND
     reboot(host, shifted=False)
     for place in PLACES[:4]:
@@ -220,9 +211,7 @@ def test_prebound_drives_in_place_start_again(host: TestHost) -> None:
         assert data_at(host, place) == [guest]
 
 
-def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(
-    host: TestHost,
-) -> None:
+def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(host):
     host.unplug(4)
     reboot(host)
     (lease,) = [each for each in host.manager.store.leases() if each.erasure]

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import erasure, operator_actions
+from os_acc.attach import erasure
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, record
 from os_acc.testing import TestHost
 from os_acc.testing.device_specs import BLOCK, NvmeSpec
+from tests.functional.host.operator_commands import release
 from tests.functional.host.plugins.nvme_drive import DRIVE, advance, host_with
 from tests.functional.host.plugins.nvme_drive import lease_of as lease
 
-ADDRESS = PciAddress.parse(DRIVE)
 HOUR, TIME_NS = 3600, time.time_ns
 STALLED = "its erasure has stood at 50.0% for 6 hours"
 
@@ -36,7 +36,7 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
             host.kernel.advance_sanitize(DRIVE, 0.5)
         yield host
         host.manager.store.delete(host.manager.store.leases())
-        record.remove(ADDRESS)
+        record.remove(PciAddress.parse(DRIVE))
 
 
 def pass_hours(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
@@ -58,9 +58,7 @@ def stall(host: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     assert STALLED in lease(host).reason
 
 
-def test_an_operation_that_stands_still_is_quarantined(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operation_that_stands_still_is_quarantined(host, monkeypatch):
     advance(host)
     pass_hours(monkeypatch, 5.9)
     advance(host)
@@ -68,9 +66,7 @@ def test_an_operation_that_stands_still_is_quarantined(
     stall(host, monkeypatch)
 
 
-def test_progress_begins_the_time_again(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_begins_the_time_again(host, monkeypatch):
     pass_hours(monkeypatch, 6.1)
     host.kernel.advance_sanitize(DRIVE, 0.75)
     advance(host)
@@ -80,28 +76,24 @@ def test_progress_begins_the_time_again(
     assert lease(host).state is LeaseState.ERASING
 
 
-def test_a_release_continues_an_operation_that_goes_on(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_continues_an_operation_that_goes_on(host, monkeypatch):
     stall(host, monkeypatch)
     with pytest.raises(exception.HostStepFailed, match=STALLED):
-        operator_actions.release_device(host.manager, ADDRESS, None)
+        release(host, DRIVE)
     assert lease(host).state is LeaseState.QUARANTINED
     host.kernel.advance_sanitize(DRIVE, 0.75)
-    operator_actions.release_device(host.manager, ADDRESS, None)
+    release(host, DRIVE)
     assert lease(host).state is LeaseState.ERASING
     host.kernel.advance_sanitize(DRIVE, 1.0)
     advance(host)
     assert host.manager.store.leases() == ()
 
 
-def test_a_drive_that_stands_still_can_be_given_up(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drive_that_stands_still_can_be_given_up(host, monkeypatch):
     with pytest.raises(exception.Conflict, match="is being erased"):
-        operator_actions.release_device(host.manager, ADDRESS, None, force=True)
+        release(host, DRIVE, force=True)
     stall(host, monkeypatch)
-    operator_actions.release_device(host.manager, ADDRESS, None, force=True)
+    release(host, DRIVE, force=True)
     assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     # It does no I/O before the operation has ended.
     with pytest.raises(exception.HostStepFailed, match="sanitize operation is running"):
@@ -121,8 +113,8 @@ def test_a_drive_that_stands_still_can_be_given_up(
     ],
 )
 def test_a_locked_drive_says_why_it_cannot_be_erased(
-    tmp_path: Path, status: int, meaning: str, sanicap: int
-) -> None:
+    tmp_path, status, meaning, sanicap
+):
     spec = NvmeSpec(sanicap=sanicap, refusal=status)
     with host_with(tmp_path, spec) as host:
         host.plug(1, DRIVE)

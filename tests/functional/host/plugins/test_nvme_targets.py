@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims
 from os_acc.privsep.nvme.disks import MARKS
-from os_acc.testing import TestHost, instance, request
+from os_acc.testing import TestHost, instance
 from os_acc.testing.device_specs import NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
@@ -28,37 +28,31 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def plug(host: TestHost, target: str) -> None:
-    selected, specs = request(host.provider(DRIVE))
-    specs["accel1:attach_target"] = target
-    host.manager.plug(instance(1), selected, specs)
-
-
 @TARGETS
-def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_drive_that_cannot_be_erased_is_refused(tmp_path, target):
     with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
         before = host.kernel.snapshot()
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
-            plug(host, target)
+            host.plug(1, DRIVE, attach_target=target)
         assert host.kernel.snapshot() == before
         assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
         assert (host.manager.store.leases(), claims.claimed()) == ((), ())
 
 
 @TARGETS
-def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> None:
+def test_a_drive_that_the_host_uses_is_refused(host, target):
     number = host.kernel.read(host.kernel.path("sys/class/block/nvme1n1/dev")).strip()
     used = host.kernel.open_disk("dev/nvme1n1", number)
     with pytest.raises(exception.OsAccError):
-        plug(host, target)
+        host.plug(1, DRIVE, attach_target=target)
     assert host.manager.store.leases() == ()
     os.close(used)
-    plug(host, target)
+    host.plug(1, DRIVE, attach_target=target)
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
-    plug(host, target)
+def test_another_drive_in_its_place_is_not_erased(host, target):
+    host.plug(1, DRIVE, attach_target=target)
     host.unplug(1)
     old = host.kernel.hot_unplug(DRIVE)
     assert old.nvme is not None
@@ -73,8 +67,8 @@ def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
-    plug(host, target)
+def test_the_host_has_the_disks_meanwhile(host, target):
+    host.plug(1, DRIVE, attach_target=target)
     assert host.drivers(DRIVE) == ["nvme"]
     # udev may look at them.
     assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
@@ -88,10 +82,8 @@ def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
-    host: TestHost, target: str
-) -> None:
-    plug(host, target)
+def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(host, target):
+    host.plug(1, DRIVE, attach_target=target)
     host.kernel.reboot()
     host.restart()
     host.kernel.claim("nvme1n1")
@@ -101,10 +93,10 @@ def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
-def test_a_plug_that_fails_leaves_no_record(host: TestHost, target: str) -> None:
+def test_a_plug_that_fails_leaves_no_record(host, target):
     host.kernel.fail(DRIVE, "identify", times=None)
     with pytest.raises(exception.HostStepFailed):
-        plug(host, target)
+        host.plug(1, DRIVE, attach_target=target)
     assert (host.manager.store.leases(), claims.claimed()) == ((), ())
     host.kernel.lift()
-    plug(host, target)
+    host.plug(1, DRIVE, attach_target=target)

@@ -12,6 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.device import RejectReason
 from os_acc.testing import TestHost, conformance, instance
+from tests.functional.host.plugins.test_nvidia import written
 from tests.unit.plugins.staying_vendor import DRIVER, HERE, NAMED, VFS, make
 
 VF, OTHER = VFS
@@ -24,14 +25,7 @@ def host(tmp_path: Path, install_plugins: Callable[..., None]) -> Iterator[TestH
         yield found
 
 
-def written(host: TestHost) -> list[str]:
-    return [
-        f"{each.path.rpartition('/')[2]}={each.text.strip()}"
-        for each in host.kernel.writes()
-    ]
-
-
-def test_a_guest_gets_the_function_on_its_driver(host: TestHost) -> None:
+def test_a_guest_gets_the_function_on_its_driver(host):
     before = host.kernel.snapshot()
     (entry,) = host.plug(1, VF)
     assert (entry["pci_id"], entry["vfio_driver"]) == (VF, DRIVER)
@@ -44,15 +38,13 @@ def test_a_guest_gets_the_function_on_its_driver(host: TestHost) -> None:
     assert written(host) == ["guest=1", "guest=0"]
 
 
-def test_a_second_plug_of_the_guest_changes_nothing(host: TestHost) -> None:
+def test_a_second_plug_of_the_guest_changes_nothing(host):
     (first,) = host.plug(1, VF)
     (second,) = host.manager.plug(instance(1), None, None)
     assert (first, written(host)) == (second, ["guest=1"])
 
 
-def test_a_driver_that_does_not_offer_it_fails_the_plug(
-    tmp_path: Path, install_plugins: Callable[..., None]
-) -> None:
+def test_a_driver_that_does_not_offer_it_fails_the_plug(tmp_path, install_plugins):
     install_plugins(acme=f"{HERE}:Unprepared")
     with make(tmp_path) as host:
         with pytest.raises(exception.HostStepFailed, match="vfio"):
@@ -61,9 +53,7 @@ def test_a_driver_that_does_not_offer_it_fails_the_plug(
 
 
 @pytest.mark.parametrize("declaring", ["", f"{HERE}:DeclaresNothing"])
-def test_no_other_plugin_gets_it(
-    tmp_path: Path, install_plugins: Callable[..., None], declaring: str
-) -> None:
+def test_no_other_plugin_gets_it(tmp_path, install_plugins, declaring):
     install_plugins(**({"acme": declaring} if declaring else {}))
     with make(tmp_path) as host:
         refused = host.rejected(VF)
@@ -75,15 +65,15 @@ def test_no_other_plugin_gets_it(
 
 @pytest.mark.parametrize("version", ["DeclaresVfio", "DeclaresText", "DeclaresJunk"])
 def test_a_plugin_declares_drivers_of_the_host_alone(
-    tmp_path: Path, install_plugins: Callable[..., None], version: str
-) -> None:
+    tmp_path, install_plugins, version
+):
     install_plugins(acme=f"{HERE}:{version}")
     with make(tmp_path) as host:
         (aside,) = host.manager.host_info()["set_aside"]
         assert (aside["name"], "own_vfio_drivers" in aside["reason"]) == ("acme", True)
 
 
-def test_a_function_that_has_left_the_driver_is_rejected(host: TestHost) -> None:
+def test_a_function_that_has_left_the_driver_is_rejected(host):
     host.bind(VF, "vfio-pci")
     host.restart(device_spec=[NAMED[0].replace("}", ', "prebound": true}')])
     refused = host.rejected(VF)
@@ -92,5 +82,5 @@ def test_a_function_that_has_left_the_driver_is_rejected(host: TestHost) -> None
 
 
 @pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
-def test_the_plugin_conforms(host: TestHost, check: conformance.Check) -> None:
+def test_the_plugin_conforms(host, check):
     check(host, "acme")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from unittest import mock
 
 import pytest
 
@@ -81,12 +82,9 @@ class InProcess(Plugins):
 def test_an_error_with_an_attribute_of_another_type_is_not_raised(name, value, rule):
     error = exception.OsAccError("busy")
     setattr(error, name, value)
-
-    def fail() -> None:
-        raise error
-
+    failing = mock.Mock(side_effect=error)
     with pytest.raises(ValueError, match=rule):
-        plugin_steps.call(InProcess(), None, float("inf"), fail)
+        plugin_steps.call(InProcess(), None, float("inf"), failing)
 
 
 def test_an_incomplete_error_of_a_preparation_undoes_the_plug(make_host):

@@ -14,6 +14,7 @@ from os_acc.plugins import base
 from os_acc.privsep import worker
 from os_acc.testing import TestHost
 from tests.functional.host.plugins.planted_health import HERE
+from tests.functional.host.plugins.test_planted_bugs import offered
 from tests.unit.cmd.console import Console
 
 FIRST, SECOND, GPU = "0000:5e:00.0", "0000:e3:00.0", "0000:17:00.0"
@@ -43,15 +44,6 @@ def make_host(make_bench, install_plugins):
     return make
 
 
-def offered(host: TestHost) -> dict[str, str]:
-    """Return the plugin that offers each function."""
-    return {
-        str(handle.address): provider.device.plugin
-        for provider in host.manager.providers()
-        for handle in provider.device.handles
-    }
-
-
 @pytest.mark.parametrize("plugin", HEALTH)
 @pytest.mark.share(4)
 def test_a_wrong_health_step_is_reported_and_costs_no_device(
@@ -69,7 +61,7 @@ def test_a_wrong_health_step_is_reported_and_costs_no_device(
     assert HEALTH[plugin] in message
     assert FIRST in message
     assert [str(each) for _, each in manager.health_steps.defects] == [FIRST]
-    assert offered(host) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    assert offered(host.manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
     assert not manager.catalog.health.faults
     host.plug(1, FIRST, SECOND, GPU)
     assert host.unplug(1) == 3
@@ -100,4 +92,4 @@ def test_a_function_that_is_no_step_sets_the_plugin_aside(make_host):
     host = make_host("HealthIsFunction")
     (aside,) = host.manager.host_info()["set_aside"]
     assert "which no health_step() made" in aside["reason"]
-    assert offered(host) == dict.fromkeys((FIRST, SECOND, GPU), "pci")
+    assert offered(host.manager) == dict.fromkeys((FIRST, SECOND, GPU), "pci")

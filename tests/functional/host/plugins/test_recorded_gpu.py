@@ -48,12 +48,12 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def test_without_an_iommu_the_gpu_stays_on_the_host(tmp_path: Path) -> None:
+def test_without_an_iommu_the_gpu_stays_on_the_host(tmp_path):
     with TestHost(tmp_path, load_host(RECORDED), device_spec=list(NAMED)) as host:
         assert host.rejected(GPU).reason is RejectReason.NO_IOMMU
 
 
-def test_the_gpu_is_plugged_as_a_whole(host: TestHost) -> None:
+def test_the_gpu_is_plugged_as_a_whole(host):
     before = host.kernel.snapshot()
     (provider,) = host.manager.discover().providers.values()
     assert provider.device.plugin == "pci"
@@ -66,7 +66,7 @@ def test_the_gpu_is_plugged_as_a_whole(host: TestHost) -> None:
     assert host.kernel.snapshot() == before
 
 
-def test_a_mig_instance_keeps_the_gpu_on_the_host(host: TestHost) -> None:
+def test_a_mig_instance_keeps_the_gpu_on_the_host(host):
     instance = Path(host.root, "proc/driver/nvidia/capabilities/gpu0/mig/gi7")
     instance.mkdir()
     refused = host.rejected(GPU)
@@ -78,7 +78,7 @@ def test_a_mig_instance_keeps_the_gpu_on_the_host(host: TestHost) -> None:
     assert host.provider(GPU).device.handles
 
 
-def test_a_gpu_that_a_process_of_the_host_uses_is_not_taken(host: TestHost) -> None:
+def test_a_gpu_that_a_process_of_the_host_uses_is_not_taken(host):
     """Its driver would let the unbind wait until the process has closed it."""
     before, writes = host.kernel.snapshot(), len(host.kernel.writes())
     process = Path(host.root, "proc/77")
@@ -102,6 +102,6 @@ def test_a_gpu_that_a_process_of_the_host_uses_is_not_taken(host: TestHost) -> N
     assert host.drivers(GPU) == ["vfio-pci"]
 
 
-def test_the_disk_of_the_host_is_never_offered(host: TestHost) -> None:
+def test_the_disk_of_the_host_is_never_offered(host):
     host.restart(device_spec=[f'{{"address": "{DISK}", "allow_no_reset": true}}'])
     assert host.rejected(DISK).reason is RejectReason.HOST_USES

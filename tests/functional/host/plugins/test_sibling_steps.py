@@ -64,11 +64,7 @@ def at_once(call: Callable[[int], object], count: int) -> list[BaseException | N
 
 
 @pytest.mark.parametrize("separate_helper", [False, True], ids=["here", "helper"])
-def test_no_step_misses_that_of_a_sibling(
-    tmp_path: Path,
-    install_plugins: Callable[..., None],
-    separate_helper: bool,
-) -> None:
+def test_no_step_misses_that_of_a_sibling(tmp_path, install_plugins, separate_helper):
     install_plugins(acme="tests.unit.vendor_steps:Meeting")
     with counting_host(tmp_path, separate_helper=separate_helper) as host:
         assert len(host.manager.providers()) == len(VFS)
@@ -90,7 +86,7 @@ def sharing_host(directory: Path, queues: int) -> TestHost:
 
 
 @pytest.mark.usefixtures("install_sharing")
-def test_a_guest_gets_no_more_than_the_card_has(tmp_path: Path) -> None:
+def test_a_guest_gets_no_more_than_the_card_has(tmp_path):
     with sharing_host(tmp_path, 5) as host:
         errors = at_once(lambda number: host.plug(number + 1, sharing.CARD), 3)
         (error,) = filter(None, errors)
@@ -102,9 +98,7 @@ def test_a_guest_gets_no_more_than_the_card_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("install_sharing")
-def test_a_plug_beside_a_step_that_hangs_ends_and_can_be_repeated(
-    tmp_path: Path,
-) -> None:
+def test_a_plug_beside_a_step_that_hangs_ends_and_can_be_repeated(tmp_path):
     with sharing_host(tmp_path, 8) as host:
         host.plug(1, sharing.CARD)
         lock = Path(host.root, LOCKS, f"parent@{sharing.CARD}")
@@ -121,8 +115,6 @@ def test_a_plug_beside_a_step_that_hangs_ends_and_can_be_repeated(
 
 @pytest.mark.usefixtures("install_sharing")
 @pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
-def test_the_example_of_the_manual_conforms(
-    tmp_path: Path, check: conformance.Check
-) -> None:
+def test_the_example_of_the_manual_conforms(tmp_path, check):
     with sharing_host(tmp_path, 8) as host:
         check(host, "sharing")

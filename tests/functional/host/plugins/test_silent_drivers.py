@@ -36,9 +36,7 @@ def hanging(host: TestHost, path: str) -> Iterator[None]:
     assert not futures.wait(list(answers._reads.values()), 60).not_done
 
 
-def test_its_vgpus_are_not_offered_and_those_of_another_card_are(
-    tmp_path: Path,
-) -> None:
+def test_its_vgpus_are_not_offered_and_those_of_another_card_are(tmp_path):
     cards = (hosts.vgpu_card(BUS), hosts.vgpu_card(OTHER))
     others = [each.replace(BUS, OTHER) for each in VFS]
     with TestHost(tmp_path, HostSpec(cards), device_spec=tagged(*VFS, *others)) as host:
@@ -55,9 +53,7 @@ def test_its_vgpus_are_not_offered_and_those_of_another_card_are(
         host.plug(2, VFS[1])
 
 
-def test_its_types_are_not_offered_and_those_of_another_parent_are(
-    tmp_path: Path,
-) -> None:
+def test_its_types_are_not_offered_and_those_of_another_parent_are(tmp_path):
     display, audio = hosts.gpu("0000:17")
     kind = MdevTypeSpec("nvidia-558", title="NVIDIA A40-8Q")
     display = dataclasses.replace(display, mdevs=MdevParentSpec(GPU, 2, (kind,)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operator_actions, verification
+from os_acc.attach import verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -22,10 +22,10 @@ from os_acc.testing import (
     TestHost,
     functions,
     instance,
-    uuid_of,
 )
 from os_acc.testing.tree import Tree
 from tests.functional.host.attach.test_variant_drivers import DEBIAN
+from tests.functional.host.operator_commands import adopt, release
 from tests.unit.plugins.staying_vendor import (
     CARD,
     DRIVER,
@@ -38,7 +38,6 @@ from tests.unit.plugins.staying_vendor import (
 from tests.unit.store.store_files import lose_store
 
 VF, OTHER = VFS
-PLACE = PciAddress.parse(VF)
 PLAIN = f'{{"address": "{VF}"}}'
 
 
@@ -59,14 +58,8 @@ def is_offered(host: TestHost, address: str) -> bool:
     return Path(host.kernel.path("sys/bus/pci/devices", address), "vfio-dev").exists()
 
 
-def release(host: TestHost, driver: str | None = None, *, force: bool = False) -> None:
-    operator_actions.release_device(host.manager, PLACE, driver, force=force)
-
-
 @pytest.mark.parametrize("named", [NAMED[0], PLAIN], ids=["stays", "plain"])
-def test_one_that_another_tool_has_offered_is_left_alone(
-    host: TestHost, named: str
-) -> None:
+def test_one_that_another_tool_has_offered_is_left_alone(host, named):
     offer(host, VF)
     host.restart(device_spec=[named])
     refused = host.rejected(VF)
@@ -76,9 +69,7 @@ def test_one_that_another_tool_has_offered_is_left_alone(
     )
 
 
-def test_one_that_is_offered_after_the_scan_is_left_alone(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_offered_after_the_scan_is_left_alone(host, monkeypatch):
     host.restart(device_spec=[NAMED[0]])
     check_same = verification.check_same
 
@@ -92,15 +83,13 @@ def test_one_that_is_offered_after_the_scan_is_left_alone(
     assert is_offered(host, VF)
 
 
-def test_a_guest_keeps_its_function_when_all_records_are_lost(host: TestHost) -> None:
+def test_a_guest_keeps_its_function_when_all_records_are_lost(host):
     host.plug(1, VF)
     lose_store(host)
     host.remove_records()
     host.restart()
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
-    lease = operator_actions.adopt_device(
-        host.manager, PLACE, instance(1)["uuid"], None
-    )
+    lease = adopt(host, VF)
     assert (lease.driver, lease.state) == (DRIVER, LeaseState.HELD)
     (entry,) = host.manager.plug(instance(1), None, None)
     assert entry["vfio_driver"] == DRIVER
@@ -109,31 +98,29 @@ def test_a_guest_keeps_its_function_when_all_records_are_lost(host: TestHost) ->
 
 
 @pytest.mark.parametrize("records", [True, False], ids=["recorded", "lost"])
-def test_a_release_without_a_lease_ends_the_offer(
-    host: TestHost, records: bool
-) -> None:
+def test_a_release_without_a_lease_ends_the_offer(host, records):
     host.plug(1, VF)
     lose_store(host)
     if not records:
         host.remove_records()
     host.restart()
-    release(host)
+    release(host, VF)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
     assert host.provider(VF).device.plugin == "acme"
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", ""])
-def test_a_release_binds_none_to_another_driver(host: TestHost, driver: str) -> None:
+def test_a_release_binds_none_to_another_driver(host, driver):
     host.plug(1, VF)
     lose_store(host)
     with pytest.raises(exception.InvalidInput, match=f"stays on {DRIVER}"):
-        release(host, driver)
+        release(host, VF, driver)
     assert is_offered(host, VF)
-    release(host, DRIVER)
+    release(host, VF, DRIVER)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
 
 
-def test_a_plug_of_one_that_the_driver_does_not_offer_fails(host: TestHost) -> None:
+def test_a_plug_of_one_that_the_driver_does_not_offer_fails(host):
     """The group may have a node nevertheless."""
     with Tree(host.root).transaction() as tree:
         number = functions.group_of(tree, VF)
@@ -145,28 +132,28 @@ def test_a_plug_of_one_that_the_driver_does_not_offer_fails(host: TestHost) -> N
     assert host.manager.store.leases() == ()
 
 
-def test_a_release_without_its_plugin_is_refused(host: TestHost) -> None:
+def test_a_release_without_its_plugin_is_refused(host):
     offer(host, VF)
     host.restart(enabled_plugins=["pci"])
     with pytest.raises(exception.NotFound, match="no plugin offers"):
-        release(host)
+        release(host, VF)
     assert is_offered(host, VF)
 
 
-def test_force_frees_no_function_that_a_guest_has(host: TestHost) -> None:
+def test_force_frees_no_function_that_a_guest_has(host):
     host.plug(1, VF)
     host.kernel.hold(VF)
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
-    release(host, force=True)
+    release(host, VF, force=True)
     host.kernel.let_go(VF)
     assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
-    release(host)
+    release(host, VF)
     assert not is_offered(host, VF)
     assert host.provider(VF).device.plugin == "acme"
 
 
-def test_one_that_is_back_on_its_driver_by_hand_did_not_stay(tmp_path: Path) -> None:
+def test_one_that_is_back_on_its_driver_by_hand_did_not_stay(tmp_path):
     function = FunctionSpec("0000:3b:00.0", 0x8086, 0x1592, 0x120000, "ice")
     with TestHost(tmp_path, HostSpec((function,))) as host:
         host.plug(1, function.address)
@@ -174,13 +161,13 @@ def test_one_that_is_back_on_its_driver_by_hand_did_not_stay(tmp_path: Path) -> 
         lose_store(host)
         host.restart()
         place = PciAddress.parse(function.address)
-        lease = operator_actions.adopt_device(host.manager, place, uuid_of(1), None)
+        lease = adopt(host, place)
         assert lease.driver == "vfio-pci"
         host.manager.plug(instance(1), None, None)
         assert host.drivers(function.address) == ["vfio-pci"]
 
 
-def test_a_driver_that_comes_late_is_not_left_again(host: TestHost) -> None:
+def test_a_driver_that_comes_late_is_not_left_again(host):
     host.plug(1, VF)
     host.kernel.reboot()
     host.bind(VF, "")
@@ -194,7 +181,7 @@ def test_a_driver_that_comes_late_is_not_left_again(host: TestHost) -> None:
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
 
 
-def test_plain_vfs_of_the_card_have_a_provider_of_their_own(host: TestHost) -> None:
+def test_plain_vfs_of_the_card_have_a_provider_of_their_own(host):
     host.restart(device_spec=[NAMED[0], f'{{"address": "{OTHER}"}}'])
     assert host.provider(VF).device.plugin == "acme"
     provider = host.provider(OTHER)
@@ -203,9 +190,7 @@ def test_plain_vfs_of_the_card_have_a_provider_of_their_own(host: TestHost) -> N
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["both stay", "one stays"])
-def test_one_that_stays_has_its_group_for_itself(
-    tmp_path: Path, install_plugins: Callable[..., None], both: bool
-) -> None:
+def test_one_that_stays_has_its_group_for_itself(tmp_path, install_plugins, both):
     install_plugins(acme=f"{HERE}:AcmeGpu")
     first = dataclasses.replace(CARD, sriov=None)
     second = dataclasses.replace(first, address="0000:42:00.0", group_of=CARD.address)
@@ -221,9 +206,7 @@ def test_one_that_stays_has_its_group_for_itself(
 
 
 @pytest.mark.parametrize("was_staying", [True, False], ids=["stays", "bound"])
-def test_a_changed_tag_concerns_later_plugs_alone(
-    host: TestHost, was_staying: bool
-) -> None:
+def test_a_changed_tag_concerns_later_plugs_alone(host, was_staying):
     plain = PLAIN.replace("}", ', "allow_no_reset": true}')
     before, after = (NAMED[0], plain) if was_staying else (plain, NAMED[0])
     driver, later = (DRIVER, "vfio-pci") if was_staying else ("vfio-pci", DRIVER)
@@ -239,9 +222,7 @@ def test_a_changed_tag_concerns_later_plugs_alone(
     assert host.drivers(VF) == [later]
 
 
-def test_auto_is_no_driver_of_the_host(
-    tmp_path: Path, install_plugins: Callable[..., None]
-) -> None:
+def test_auto_is_no_driver_of_the_host(tmp_path, install_plugins):
     install_plugins(acme=f"{HERE}:AcmeGpu")
     alias = f"alias vfio_pci:v00001DEDd00000011sv*sd*bc*sc*i* {DRIVER}"
     spec = dataclasses.replace(SPEC, module_aliases=(*DEBIAN, alias))
@@ -267,9 +248,7 @@ def test_auto_is_no_driver_of_the_host(
         ("xyz", f"it is bound to {DRIVER}, not to xyz"),
     ],
 )
-def test_a_misspelt_driver_is_a_rejection(
-    host: TestHost, name: str, detail: str
-) -> None:
+def test_a_misspelt_driver_is_a_rejection(host, name, detail):
     host.restart(device_spec=[NAMED[0].replace(DRIVER, name)])
     refused = host.rejected(VF)
     assert (refused.reason, refused.detail) == (RejectReason.NO_VFIO_DRIVER, detail)

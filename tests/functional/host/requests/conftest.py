@@ -2,8 +2,6 @@
 
 """Fixtures for a host with accelerator requests."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -2,23 +2,20 @@
 
 """Actions on accelerator requests, and the resulting states."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.testing import uuid_of
-from tests.expected_errors import has
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 GPUS, FPGAS = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
 NICS = "CUSTOM_ACCELERATOR_NIC"
 #: Errors: the state of a request, other accelerators of the instance, no such request.
-IN_STATE = has(reason=exception.ConflictReason.REQUEST)
-HAS_OTHERS = has(reason=exception.ConflictReason.CONSUMER)
-NO_REQUEST = has(kind=exception.ObjectKind.REQUEST)
-TOO_FAR = has(reason=exception.NoDeviceReason.NUMA_POLICY)
+IN_STATE = exception.ConflictReason.REQUEST
+HAS_OTHERS = exception.ConflictReason.CONSUMER
+NO_REQUEST = exception.ObjectKind.REQUEST
+TOO_FAR = exception.NoDeviceReason.NUMA_POLICY
 
 
 def binding(bench, place, number=1, host="node1"):

@@ -2,8 +2,6 @@
 
 """Accelerator requests whose devices a plugin erases after they are unbound."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

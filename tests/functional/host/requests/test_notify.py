@@ -2,8 +2,6 @@
 
 """Nova receives the events of accelerator requests."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,7 +11,7 @@ from os_acc.attach.external_events import SERVICE, NovaEvents
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.testing import uuid_of
 from os_acc.testing.test_host import config_of
-from tests.expected_errors import has
+from tests.expected_errors import has, raises
 from tests.functional.host.requests.request_states import (
     FPGA,
     GPU,
@@ -131,7 +129,7 @@ def test_a_request_that_does_not_exist_is_not_found_and_nothing_is_sent(
     bench, connected, cloud, one
 ):
     bind(bench, connected, one)
-    with pytest.raises(exception.NotFound, check=NO_REQUEST):
+    with raises(NO_REQUEST):
         connected.notify([one.uuid, uuid_of(5)])
     assert cloud.asked == []
 
@@ -177,9 +175,6 @@ def test_an_answer_without_the_event_is_not_novas(
 
 def test_without_credentials_the_option_is_named(bench, book, one):
     bind(bench, book, one)
-    with pytest.raises(
-        exception.InvalidConfiguration,
-        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
-        match=r"\[os_acc_nova\] auth_type",
-    ):
+    reason = exception.ConfigurationReason.NOT_CONFIGURED
+    with raises(reason, match=r"\[os_acc_nova\] auth_type"):
         book.notify([one.uuid])

@@ -8,15 +8,14 @@ import pytest
 
 from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import RequestState
-from os_acc.testing import TestHost, instance, uuid_of
+from os_acc.testing import TestHost, uuid_of
 from tests.functional.host.attach.numa_host import (
     BESIDE,
     CARD,
     FAR,
     NEAR,
-    VF_NODES,
-    VF_SPEC,
-    set_nodes,
+    again,
+    with_vfs,
 )
 from tests.functional.host.requests.request_states import bind, states
 
@@ -25,15 +24,12 @@ BOUND, UNBOUND = RequestState.BOUND, RequestState.UNBOUND
 
 @pytest.fixture
 def bench(make_bench) -> TestHost:
-    host = make_bench(VF_SPEC)
-    set_nodes(host, VF_NODES)
-    return host
+    return with_vfs(make_bench)
 
 
-def swap(bench, number=1):
+def swap(bench):
     """Plug the bound requests in cells that do not allow the first device."""
-    guest = instance(number) | {"numa_cells": [0, 1]}
-    return bench.manager.plug(guest, None, None)
+    return again(bench, [0, 1])
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 """An instance keeps its other devices when a part of its requests is unbound."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 
 from os_acc import exception
-from os_acc.attach import operator_actions
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import raises
+from tests.functional.host.operator_commands import release
 from tests.functional.host.requests.request_states import (
     FPGA,
     FPGAS,
@@ -77,7 +75,7 @@ def test_a_part_that_an_operator_releases_leaves_the_rest_whole(bench, book, bot
         for lease in bench.manager.store.leases()
         if lease.state is LeaseState.QUARANTINED
     )
-    operator_actions.release_device(bench.manager, waiting.address, None)
+    release(bench, waiting.address)
     assert states(book) == [RequestState.BOUND, RequestState.UNBOUND]
     is_whole(bench, book, first)
 
@@ -109,9 +107,7 @@ def test_what_is_plugged_is_never_less_than_whole(bench, book):
     store = bench.manager.store
     (lease,) = (each for each in store.leases() if str(each.address) == FPGA)
     store.delete([lease])
-    with pytest.raises(
-        exception.NotFound, check=has(kind=exception.ObjectKind.LEASE), match="1 of 2"
-    ):
+    with raises(exception.ObjectKind.LEASE, match="1 of 2"):
         bench.manager.plug(instance(1), None, None)
 
 
@@ -311,9 +307,7 @@ def test_a_part_whose_record_is_damaged_was_not_given_back(bench, book, tmp_path
     )
     bench.restart()
     assert book.unbind([made[1].uuid]) == 1
-    with pytest.raises(
-        exception.NotFound, check=has(kind=exception.ObjectKind.LEASE), match="1 of 2"
-    ):
+    with raises(exception.ObjectKind.LEASE, match="1 of 2"):
         bench.manager.plug(instance(1), None, None)
 
 
@@ -330,5 +324,5 @@ def test_what_waits_in_quarantine_of_before_is_no_part_of_what_is_bound_since(
     book.bind({third.uuid: binding(bench, GPU), fourth.uuid: binding(bench, FPGA)})
     assert book.unbind([fourth.uuid]) == 1
     is_whole(bench, book, third)
-    operator_actions.release_device(bench.manager, waiting.address, None)
+    release(bench, waiting.address)
     is_whole(bench, book, third)

@@ -2,15 +2,13 @@
 
 """Each state of an accelerator request allows certain actions."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception
 from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.testing import instance, request, uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.functional.host.requests.request_states import (
     FPGA,
     FPGAS,
@@ -60,9 +58,7 @@ def test_requests_are_there_after_a_restart(bench, book):
 
 
 def test_a_profile_that_nobody_has_makes_none(book):
-    with pytest.raises(
-        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE)
-    ):
+    with raises(exception.ObjectKind.PROFILE):
         book.create("other")
     assert book.find() == ()
 
@@ -74,7 +70,7 @@ def test_a_profile_that_nobody_has_makes_none(book):
 def test_what_can_be_bound(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BIND_FAILED:
-        with pytest.raises(exception.Conflict, check=IN_STATE, match="BindFailed"):
+        with raises(IN_STATE, match="BindFailed"):
             bind(bench, book, one)
         assert states(book) == [state]
         return
@@ -98,7 +94,7 @@ def test_everything_can_be_unbound_and_bound_again(state, bench, book, one):
 def test_what_has_nothing_can_be_deleted(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BOUND:
-        with pytest.raises(exception.Conflict, check=IN_STATE, match="unbind it first"):
+        with raises(IN_STATE, match="unbind it first"):
             book.delete([one.uuid])
         assert bench.plugged(1) == [GPU]
         return
@@ -121,7 +117,7 @@ def test_what_is_not_given_back_is_neither_bound_nor_deleted(bench, book, one, i
         lambda: bind(bench, book, one),
         lambda: book.delete([one.uuid]),
     ):
-        with pytest.raises(exception.Conflict, check=IN_STATE, match=state.value):
+        with raises(IN_STATE, match=state.value):
             call()
     assert states(book) == [state]
     bench.kernel.lift()
@@ -179,7 +175,7 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
 @pytest.mark.parametrize("place", [FPGA, GPU])
 def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one, place):
     bench.plug(1, place)
-    with pytest.raises(exception.Conflict, check=HAS_OTHERS):
+    with raises(HAS_OTHERS):
         bind(bench, book, one)
     assert states(book, bind_state="resolved")[0] is RequestState.BIND_FAILED
     assert bench.plugged(1) == [place]
@@ -224,7 +220,7 @@ def test_a_request_that_nobody_made_is_not_found(bench, book):
         lambda: book.delete([uuid_of(5)]),
         lambda: book.events([uuid_of(5)]),
     ):
-        with pytest.raises(exception.NotFound, check=NO_REQUEST, match=uuid_of(5)):
+        with raises(NO_REQUEST, match=uuid_of(5)):
             call()
 
 
@@ -272,7 +268,7 @@ def test_the_policy_of_a_bound_request_is_kept_once_the_cells_are_known(
         (bound,) = book.find()
         assert serialize.request(bound)["numa_affinity"] == "local"
         return
-    with pytest.raises(exception.NoDeviceAvailable, check=TOO_FAR, match="required"):
+    with raises(TOO_FAR, match="required"):
         bench.manager.plug(guest, None, None)
     assert (bench.kernel.snapshot(), book.find()) == (before, found)
 
@@ -347,12 +343,10 @@ def test_a_flavor_that_names_a_profile_is_plugged_as_its_groups(bench, book):
 def plug_two(bench, **more):
     """Plug a flavor with the profile "two" and these other extra specs."""
     gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
-    selected = {
-        "allocations": {
-            gpu.uuid: {"resources": {GPUS: 1}},
-            fpga.uuid: {"resources": {FPGAS: 1}},
-        },
-        "mappings": {"device_profile_0": [gpu.uuid], "device_profile_1": [fpga.uuid]},
+    selected, _specs = request(gpu, fpga)
+    selected["mappings"] = {
+        "device_profile_0": [gpu.uuid],
+        "device_profile_1": [fpga.uuid],
     }
     specs = {"accel:device_profile": "two", **more}
     return bench.manager.plug(instance(1), selected, specs)
@@ -377,13 +371,8 @@ def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench
 
 def test_a_group_of_the_flavors_own_is_of_no_profile(bench, book):
     gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
-    selected = {
-        "allocations": {
-            gpu.uuid: {"resources": {GPUS: 1}},
-            fpga.uuid: {"resources": {FPGAS: 1}},
-        },
-        "mappings": {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]},
-    }
+    selected, _specs = request(gpu, fpga)
+    selected["mappings"] = {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]}
     specs = {"accel:device_profile": "one", f"resources1:{FPGAS}": "1"}
     bench.manager.plug(instance(1), selected, specs)
     assert sorted(
@@ -406,7 +395,7 @@ def test_a_flavor_that_has_the_groups_itself_is_another_request(bench, book, one
     selected, _specs = request(provider)
     selected["mappings"] = {"_one_0": [provider.uuid]}
     applied = {f"resources_one_0:{GPUS}": "1"}
-    with pytest.raises(exception.Conflict, check=HAS_OTHERS):
+    with raises(HAS_OTHERS):
         bench.manager.plug(instance(1), selected, applied)
     (entry,) = bench.manager.plug(instance(1), None, None)
     assert entry["uuid"] == one.uuid

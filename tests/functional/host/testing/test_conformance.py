@@ -97,24 +97,17 @@ CASES = [
 
 
 @pytest.fixture
-def make_host(
-    tmp_path: Path, install_plugins: Callable[..., None]
-) -> Iterator[Callable[..., TestHost]]:
+def make_host(make_bench, install_plugins) -> Iterator[MakeHost]:
     """Return a function that builds a host with a plugin and its card."""
-    made: list[TestHost] = []
 
     def make(plugin: str, vfs: int = 0) -> TestHost:
         install_plugins(bad=f"{planted.HERE}:{plugin}")
         function = planted.card_with_vfs(vfs) if vfs else planted.card()
-        host = TestHost(tmp_path, HostSpec((function,)), enabled_plugins=["bad"])
-        made.append(host.__enter__())
-        return host
+        return make_bench(HostSpec((function,)), enabled_plugins=["bad"])
 
     yield make
     planted.IgnoresDeadline.gate.set()
     planted.StartsThread.gate.set()
-    for host in made:
-        host.close()
     while planted.OpensAtScan.files:
         os.close(planted.OpensAtScan.files.pop())
 
@@ -129,7 +122,7 @@ def _closed_gate() -> None:
 
 @pytest.mark.parametrize("vfs", [0, 2], ids=["card", "VFs"])
 @pytest.mark.share(2)
-def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: int) -> None:
+def test_a_sound_plugin_conforms(make_host, vfs):
     host = make_host("Sound", vfs)
     for check in conformance.CHECKS:
         if check in conformance.KILLS:
@@ -138,39 +131,37 @@ def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: int) -> None:
         check(host, "bad")
 
 
-def test_a_first_plug_may_make_directories_that_stay(make_host: MakeHost) -> None:
+def test_a_first_plug_may_make_directories_that_stay(make_host):
     host = make_host("Sound")
     failures.crashes_lose_nothing(host, "bad", select=lambda places: places[-1:])
 
 
 @pytest.mark.parametrize(("check", "plugin", "rule"), CASES)
 @pytest.mark.share(4)
-def test_a_bug_fails_the_check_for_it(
-    check: conformance.Check, plugin: str, rule: str, make_host: MakeHost
-) -> None:
+def test_a_bug_fails_the_check_for_it(check, plugin, rule, make_host):
     host = make_host(plugin, VFS.get(plugin, 0))
 
     with pytest.raises(conformance.RuleBroken, match=rule):
         check(host, "bad")
 
 
-def test_each_check_has_a_bug_that_it_finds() -> None:
+def test_each_check_has_a_bug_that_it_finds():
     assert set(map(_name, FOUND)) == set(map(conformance.name_of, conformance.CHECKS))
 
 
-def test_each_check_fails_without_a_device(make_host: MakeHost) -> None:
+def test_each_check_fails_without_a_device(make_host):
     host = make_host("Sound")
     for check in conformance.CHECKS:
         with pytest.raises(conformance.RuleBroken, match="offers a device"):
             check(host, "absent")
 
 
-def test_each_check_states_its_rule() -> None:
+def test_each_check_states_its_rule():
     for check in conformance.CHECKS:
         assert conformance.rule_of(check).endswith(".")
 
 
-def test_the_manual_has_each_check_with_its_rule() -> None:
+def test_the_manual_has_each_check_with_its_rule():
     manual = Path(__file__).parents[4] / "doc/source/contributor/conformance.rst"
     rows = manual.read_text().split("   * - ")[2:]
     shown = {row.split("``")[1]: row.split("     - ")[1].split("\n")[0] for row in rows}

@@ -54,9 +54,7 @@ def details(
     [("vgpu_host", VGPU), ("staying_host", STAYING), ("prebound_host", GPU)],
     ids=["vgpu", "staying", "prebound"],
 )
-def test_a_device_that_keeps_its_driver_passes(
-    request: pytest.FixtureRequest, fixture: str, unit: str
-) -> None:
+def test_a_device_that_keeps_its_driver_passes(request, fixture, unit):
     host: TestHost = request.getfixturevalue(fixture)
     before = host.kernel.snapshot()
 
@@ -75,13 +73,8 @@ def test_a_device_that_keeps_its_driver_passes(
     ids=["vgpu", "staying"],
 )
 def test_a_plugin_that_leaves_its_work_behind_is_reported(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    fixture: str,
-    unit: str,
-    plugin: type[base.PluginBase],
-    left: str,
-) -> None:
+    request, monkeypatch, fixture, unit, plugin, left
+):
     host: TestHost = request.getfixturevalue(fixture)
     monkeypatch.setattr(plugin, "release", base.PluginBase.release)
 

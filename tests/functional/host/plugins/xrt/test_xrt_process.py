@@ -2,16 +2,10 @@
 
 """XRT's tools are run by a helper in a separate process, as in service."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from tests.functional.host.plugins.xrt.xrt_host import ADDER, USER, XrtHost
+from tests.functional.host.plugins.xrt.xrt_host import ADDER, USER
 
 
-def test_the_helper_finds_file_and_tools_by_its_own_configuration(
-    make_cards: Callable[..., XrtHost],
-) -> None:
+def test_the_helper_finds_file_and_tools_by_its_own_configuration(make_cards):
     cards = make_cards(separate_helper=True)
     cards.upload()
     cards.plug(1, USER, function_id=ADDER)
