@@ -15,7 +15,7 @@ from os_acc.bitstreams import library
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.testing import uuid_of
-from tests.expected_errors import has, raises
+from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import Place, id_of
 from tests.unit.bitstreams.image_examples import RULES
 
@@ -80,10 +80,7 @@ def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
 ) -> None:
     assert made(cache, logging.WARNING).booted(id_of(1), OURS, math.inf) is None
     assert [record.levelname for record in log.records] == ["DEBUG"]
-    with pytest.raises(
-        exception.InvalidConfiguration,
-        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
-    ):
+    with raises(exception.ConfigurationReason.NOT_CONFIGURED):
         made(cache, None).booted(id_of(1), OURS, math.inf)
 
 
