@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.exception import HostStepFailed, StepReason
+from os_acc.exception import StepReason
 from os_acc.host.pci import scan
 from os_acc.host.vfio import (
     blocking_regions,
@@ -17,14 +17,12 @@ from os_acc.host.vfio import (
     require_drivers,
 )
 from os_acc.objects.drivers import is_vfio_driver
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.host.tree import Sysfs, address
 
 
 def test_vfio_is_ready_once_its_driver_is_there(sysfs: Sysfs) -> None:
-    with pytest.raises(
-        HostStepFailed, check=has(reason=StepReason.VFIO), match="modprobe"
-    ):
+    with raises(StepReason.VFIO, match="modprobe"):
         require_drivers(sysfs.root, ("vfio-pci",))
     (sysfs.path / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True)
     require_drivers(sysfs.root, ("vfio-pci",))
@@ -136,9 +134,7 @@ def test_a_broken_group_is_set_aside_and_named(sysfs: Sysfs) -> None:
     host = scan(sysfs.root)
     assert list(host.groups) == [2]
     assert list(host.unreadable) == ["iommu group 1"]
-    with pytest.raises(
-        HostStepFailed, check=has(reason=StepReason.IOMMU), match="dragons"
-    ):
+    with raises(StepReason.IOMMU, match="dragons"):
         host.group_of(host.function(address(GPU)))
 
 
@@ -160,7 +156,5 @@ def test_the_regions_are_read_whole_or_not_at_all(
 def test_a_malformed_region_is_a_typed_error(sysfs: Sysfs, line: str) -> None:
     sysfs.function(GPU, group=1)
     sysfs.put("sys/kernel/iommu_groups/1/reserved_regions", line)
-    with pytest.raises(
-        HostStepFailed, check=has(reason=StepReason.REFUSED), match="reserved_regions"
-    ):
+    with raises(StepReason.REFUSED, match="reserved_regions"):
         read_iommu_group(sysfs.root, 1)
