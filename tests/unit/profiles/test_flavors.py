@@ -11,7 +11,7 @@ import pytest
 from os_acc import exception
 from os_acc.profiles import expansion, validation
 from os_acc.profiles.flavors import SERVICE, Flavors
-from tests.expected_errors import has
+from tests.expected_errors import has, raises
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, GPU, profile
@@ -62,9 +62,7 @@ def test_a_flavor_that_nobody_has_made(
     cloud: Cloud, flavors: Flavors, size: int
 ) -> None:
     cloud.page = size
-    with pytest.raises(
-        exception.NotFound, check=has(kind=exception.ObjectKind.FLAVOR), match="m1"
-    ):
+    with raises(exception.ObjectKind.FLAVOR, match="m1"):
         flavors.apply("m1", PROPERTIES, PREFIX, soon())
     assert writes(cloud) == []
 
@@ -134,11 +132,7 @@ def test_a_flavor_that_is_deleted_meanwhile(
     cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud, "_specs", lambda *_: (404, {"itemNotFound": {}}))
-    with pytest.raises(
-        exception.NotFound,
-        check=has(kind=exception.ObjectKind.FLAVOR),
-        match="no longer has",
-    ):
+    with raises(exception.ObjectKind.FLAVOR, match="no longer has"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
