@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.rest import responses
 from os_acc.rest.responses import JsonValue, ResponseMalformed
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.service_doubles import CALLS, IMAGE, Answer, Cloud, right
 from tests.unit.placement.placement_double import NODE
 from tests.unit.placement.publishing import ONE, TWO
@@ -252,7 +252,7 @@ def test_pages_that_repeat_have_an_end(cloud: Cloud) -> None:
         return right(number, path, status, body)
 
     cloud.change = change
-    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.FLAVOR)):
+    with raises(exception.ObjectKind.FLAVOR):
         CALLS["flavor"](cloud)
 
 
