@@ -23,7 +23,7 @@ from os_acc.scheduling.assignment import (
     adds_up,
     assign,
 )
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.scheduling.assignment_oracle import every_assignment
 
 GPU, FPGA, VCPU = "CUSTOM_GPU", "CUSTOM_FPGA", "VCPU"
@@ -84,7 +84,7 @@ def refused(
     **options: Any,
 ) -> str:
     """Return the message of the error."""
-    with pytest.raises(exception.InvalidAllocation, check=has(reason=reason)) as caught:
+    with raises(reason) as caught:
         assign(groups, policy, allocated, **options)
     assert caught.value.hint
     return caught.value.message

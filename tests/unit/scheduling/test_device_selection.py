@@ -25,7 +25,7 @@ from os_acc.scheduling.device_selection import (
     Reaching,
     SelectedDevice,
 )
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.placement import capacity_examples
 
 #: Two sockets of two cells each.
@@ -83,7 +83,7 @@ def refused(
     **options: Any,
 ) -> str:
     """Return the message of the error."""
-    with pytest.raises(exception.NoDeviceAvailable, check=has(reason=reason)) as caught:
+    with raises(reason) as caught:
         choose(wanted, *providers, **options)
     return str(caught.value)
 
