@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.store import locks as locks_module
 from os_acc.store.locks import Locks, consumer_lock, device_lock
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 INSTANCE = consumer_lock("11111111-1111-4111-8111-111111111111")
 CARD = device_lock(PciAddress(0, 7, 0, 0))
@@ -233,9 +233,7 @@ def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
 
     monkeypatch.setattr(locks_module.os, "open", fail)
     with (
-        pytest.raises(
-            exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
-        ),
+        raises(exception.StateReason.FULL),
         locks.hold([CARD], soon()),
     ):
         pytest.fail("a lock was held without a file")

@@ -13,7 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.store import Store, StoreDamaged, snapshot
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
 
 
@@ -50,9 +50,7 @@ def copies(state_path: str) -> dict[str, bytes]:
 
 
 def is_refused(call) -> bool:
-    with pytest.raises(
-        exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
-    ):
+    with raises(exception.StateReason.TOO_NEW):
         call()
     return True
 

@@ -29,7 +29,7 @@ from os_acc.store import records
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.functional.host.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit import acme
 from tests.unit.plugins.vgpus import HALF, VFS, tagged, type_of
@@ -205,9 +205,7 @@ def test_the_service_of_before_changes_nothing_until_it_is_restarted(
         lambda: host.unplug(1),
         host.restart,
     ):
-        with pytest.raises(
-            exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
-        ):
+        with raises(exception.StateReason.TOO_NEW):
             call()
     assert guests.are_untouched
     set_steps(monkeypatch, STEP)
