@@ -2,8 +2,6 @@
 
 """Strategies of hypothesis for PCI addresses."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from os_acc.objects.pci import PciAddress

@@ -148,7 +148,7 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
     assert first.result(60) is service.get()
 
 
-def test_a_device_that_is_stuck_leaves_time_for_the_others(bench, monkeypatch):
+def test_a_device_that_is_stuck_leaves_time_for_the_others(bench):
     bench.plug(1, FPGA)
     bench.kernel.hang(FPGA, "reset")
     with bench.short_timeout(), pytest.raises(exception.DevicesUnreleased):
