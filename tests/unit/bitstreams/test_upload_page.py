@@ -52,7 +52,7 @@ def uploaded() -> Image:
     )
 
 
-def test_the_uploaded_image_is_found_by_each_of_its_properties(uploaded: Image) -> None:
+def test_the_uploaded_image_is_found_by_each_of_its_properties(uploaded):
     region_id = uploaded.properties["accel:region_uuid"]
     region = dataclasses.replace(image_examples.REGION, interface_id=region_id)
     others = [image_examples.image(2, {}), image_examples.image(3, {}, name="gzip")]
