@@ -72,8 +72,8 @@ def plug(manager: Manager) -> list[str]:
     "difference", ["a renamed entry point", "more arguments", "a new module"]
 )
 def test_a_call_of_another_version_changes_nothing_and_names_the_remedy(
-    host: TestHost, manager: Manager, difference: str
-) -> None:
+    host, manager, difference
+):
     before = host.kernel.snapshot()
     with (
         other_version(difference, "take"),
