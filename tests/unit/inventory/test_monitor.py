@@ -254,5 +254,5 @@ def test_other_subsystems_are_irrelevant():
         "/devices/virtual/nvme-subsystem/nvme-subsys1/nvme1n2",
     ],
 )
-def test_a_namespace_that_comes_or_goes_is_a_change(path: str):
+def test_a_namespace_that_comes_or_goes_is_a_change(path):
     assert _received(("block", {"DEVPATH": path})) == [Uevent("change")]

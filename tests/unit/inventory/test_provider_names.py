@@ -147,7 +147,7 @@ def cards(bench: TestHost) -> dict[str, str]:
     }
 
 
-def test_a_card_that_is_not_offered_counts(make_bench, tmp_path):
+def test_a_card_that_is_not_offered_counts(make_bench):
     """If the record were lost, this card would rename the other once it is usable."""
     bench = make_bench(HostSpec((card("05"), card("06"))))
     take_away(bench, "0000:05:00.0")
