@@ -32,9 +32,7 @@ def plug(host: TestHost, policy: NUMAPolicy, cell: int) -> list[dict[str, object
 
 
 @pytest.mark.parametrize("policy", NUMAPolicy)
-def test_each_policy_treats_a_device_as_one_without_a_node(
-    host: TestHost, policy: NUMAPolicy
-) -> None:
+def test_each_policy_treats_a_device_as_one_without_a_node(host, policy):
     if policy in REFUSED:
         with raises(exception.NoDeviceReason.NUMA_POLICY):
             plug(host, policy, 0)
@@ -43,13 +41,13 @@ def test_each_policy_treats_a_device_as_one_without_a_node(
     assert (entry["pci_id"], entry["numa_affinity"]) == (GPU, "unknown")
 
 
-def test_there_is_no_other_cell(host: TestHost) -> None:
+def test_there_is_no_other_cell(host):
     with pytest.raises(exception.InvalidInput, match="host are 0"):
         plug(host, NUMAPolicy.PREFERRED, 1)
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(65536, True), (65537, False)])
-def test_a_guest_is_fitted_to_it(host: TestHost, memory: int, fits: bool) -> None:
+def test_a_guest_is_fitted_to_it(host, memory, fits):
     cell = InstanceNUMACell(cpuset=frozenset({0}), memory=memory)
     topology = read_topology(host.kernel.root)
     question = Question(topology, InstanceNUMATopology((cell,)))

@@ -75,15 +75,13 @@ def host(drawn: list[Word]) -> NUMATopology:
     return NUMATopology(tuple(cells))
 
 
-def test_each_policy_has_its_part_of_the_picture(words: list[Word]) -> None:
+def test_each_policy_has_its_part_of_the_picture(words):
     heads = {each.text for each in words if each.text in NAMES}
     assert heads == NAMES
 
 
 @pytest.mark.parametrize("policy", NUMAPolicy)
-def test_the_picture_numbers_what_a_guest_may_have(
-    words: list[Word], policy: NUMAPolicy
-) -> None:
+def test_the_picture_numbers_what_a_guest_may_have(words, policy):
     drawn = panel(words, policy)
     topology = host(drawn)
     assert {cell.socket for cell in topology.cells} == {0, 1}
