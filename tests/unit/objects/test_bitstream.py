@@ -36,7 +36,7 @@ def image(algorithm: str, value: str) -> Image:
 
 
 @pytest.mark.parametrize("algorithm", DIGEST_LENGTHS)
-def test_a_digest_is_told_by_the_name_of_its_file(algorithm: str) -> None:
+def test_a_digest_is_told_by_the_name_of_its_file(algorithm):
     value = hashlib.new(algorithm, CONTENT).hexdigest()
     digest = Digest.of(image(algorithm, value))
     assert digest.file_name == f"{algorithm}-{value}"
@@ -64,9 +64,7 @@ def test_a_digest_is_told_by_the_name_of_its_file(algorithm: str) -> None:
         ("sha256", "\u0660" * 64, "does not have the 64 digits"),
     ],
 )
-def test_what_proves_nothing_is_refused(
-    algorithm: str, value: str, message: str
-) -> None:
+def test_what_proves_nothing_is_refused(algorithm, value, message):
     with raises(exception.ImageReason.INVALID, match=message) as refused:
         Digest.of(image(algorithm, value))
     assert "loopback" in refused.value.message
@@ -77,5 +75,5 @@ def test_what_proves_nothing_is_refused(
     "name",
     ["", "sha256", "sha256-", ".sha256-" + "0" * 64, "sha256-" + "0" * 63, "md5-0"],
 )
-def test_other_names_are_no_digests(name: str) -> None:
+def test_other_names_are_no_digests(name):
     assert Digest.of_file_name(name) is None
