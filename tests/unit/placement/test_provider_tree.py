@@ -2,8 +2,6 @@
 
 """os_acc writes only its own providers and names into the trees that Nova passes."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import sys

@@ -5,8 +5,6 @@
 The lane ``openstack`` tests the same against Placement itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import socket

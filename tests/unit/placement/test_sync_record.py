@@ -2,8 +2,6 @@
 
 """A service that publishes uses its record, and survives the record's loss."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
