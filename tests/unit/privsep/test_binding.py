@@ -147,13 +147,13 @@ def test_no_function_is_taken_if_the_mediated_devices_are_unknown(kernel, monkey
     assert not record.exists(PLACE)
 
 
-def test_a_variant_is_bound(kernel: FakeKernel) -> None:
+def test_a_variant_is_bound(kernel):
     assert take_on(kernel, "acme-vfio-pci") == OK
     assert pci_functions.driver(PLACE) == "acme-vfio-pci"
 
 
 @pytest.mark.parametrize("driver", ["acme", "nvidia", "vfiopci", "novfio"])
-def test_a_driver_of_the_host_is_not_bound(kernel: FakeKernel, driver: str) -> None:
+def test_a_driver_of_the_host_is_not_bound(kernel, driver):
     before = kernel.writes()
     refused = CallResult(Outcome.REFUSED, errno.EPERM, "driver", HOST_DRIVER)
     assert take_on(kernel, driver) == refused
@@ -162,9 +162,7 @@ def test_a_driver_of_the_host_is_not_bound(kernel: FakeKernel, driver: str) -> N
 
 
 @pytest.mark.parametrize("driver", ["nope_vfio_pci", "vfio", "_vfio"])
-def test_a_variant_that_is_not_loaded_leaves_all_as_it_is(
-    kernel: FakeKernel, driver: str
-) -> None:
+def test_a_variant_that_is_not_loaded_leaves_all_as_it_is(kernel, driver):
     before = kernel.writes()
     refused = CallResult(Outcome.REFUSED, errno.ENODEV, "driver", HOST_DRIVER)
     assert take_on(kernel, driver) == refused
@@ -172,13 +170,11 @@ def test_a_variant_that_is_not_loaded_leaves_all_as_it_is(
     assert not record.exists(PLACE)
 
 
-def test_a_name_with_a_blank_at_its_end_is_none(kernel: FakeKernel) -> None:
+def test_a_name_with_a_blank_at_its_end_is_none(kernel):
     assert take_on(kernel, "acme-vfio-pci ").outcome == Outcome.INVALID
 
 
-def test_a_function_stays_on_its_driver_until_it_is_given_back(
-    kernel: FakeKernel,
-) -> None:
+def test_a_function_stays_on_its_driver_until_it_is_given_back(kernel):
     before = kernel.writes()
     assert take_on(kernel, HOST_DRIVER) == OK
     assert record.exists(PLACE)

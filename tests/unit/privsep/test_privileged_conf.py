@@ -284,7 +284,7 @@ def test_a_change_counts_from_the_next_call_on(fake, write):
     assert take(GPU) == [Outcome.OK]
 
 
-def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
+def test_paths_come_from_roots_file_if_there_is_one(fake, write):
     write(named(GPU), more="state_path = /srv/state\n[os_acc_xrt]\ntools = /srv/xrt\n")
     privileged_conf.current()
     assert image_directory() == "/srv/state/bitstreams"
@@ -313,7 +313,7 @@ def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
 
 
 @pytest.mark.parametrize("entry", [named(PciAddress.parse(SECOND)), "{"])
-def test_a_card_that_is_not_named_is_not_programmed(host: FpgaHost, entry):
+def test_a_card_that_is_not_named_is_not_programmed(host, entry):
     limit(host, entry)
     assert host.program().outcome == DENIED
     assert host.release(1).outcome == DENIED
@@ -365,14 +365,14 @@ def test_a_change_while_an_image_is_read_skips_no_signature(
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")
 
 
-def test_a_card_is_programmed_for_a_vf_that_is_named(host: FpgaHost):
+def test_a_card_is_programmed_for_a_vf_that_is_named(host):
     assert host.release(2) == OK
     host.make_vfs(2)
     limit(host, named(PciAddress.parse(VFS[0])))
     assert host.program(PORTED).outcome == Outcome.OK
 
 
-def test_ports_are_released_for_the_vfs_that_it_asks_for(host: FpgaHost):
+def test_ports_are_released_for_the_vfs_that_it_asks_for(host):
     limit(host, named(PciAddress.parse(PORTED), ', "num_vfs": 2'))
     assert host.release(1).outcome == DENIED
     assert host.release(2) == OK
