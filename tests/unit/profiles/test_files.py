@@ -2,8 +2,6 @@
 
 """Device profiles are read from a catalogue of files."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools

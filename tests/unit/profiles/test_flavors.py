@@ -40,9 +40,7 @@ def writes(cloud: Cloud) -> list[str]:
 
 
 @pytest.mark.parametrize("flavor", ["7", "m7"])
-def test_a_flavor_of_any_page_is_found_by_id_and_by_name(
-    cloud: Cloud, flavors: Flavors, flavor: str
-) -> None:
+def test_a_flavor_of_any_page_is_found_by_id_and_by_name(cloud, flavors, flavor):
     applied = flavors.apply(flavor, PROPERTIES, PREFIX, soon())
     assert applied.name == "m7"
     assert cloud.flavors["7", "m7"] == {"hw:cpu_policy": "shared", **PROPERTIES}
@@ -51,31 +49,27 @@ def test_a_flavor_of_any_page_is_found_by_id_and_by_name(
     assert cloud.microversions == {"compute 2.86"}
 
 
-def test_an_id_is_before_a_name(cloud: Cloud, flavors: Flavors) -> None:
+def test_an_id_is_before_a_name(cloud, flavors):
     cloud.flavors = {("1", "2"): {}, ("2", "1"): {}}
     flavors.apply("2", PROPERTIES, PREFIX, soon())
     assert cloud.flavors == {("1", "2"): {}, ("2", "1"): PROPERTIES}
 
 
 @pytest.mark.parametrize("size", [0, 5])
-def test_a_flavor_that_nobody_has_made(
-    cloud: Cloud, flavors: Flavors, size: int
-) -> None:
+def test_a_flavor_that_nobody_has_made(cloud, flavors, size):
     cloud.page = size
     with raises(exception.ObjectKind.FLAVOR, match="m1"):
         flavors.apply("m1", PROPERTIES, PREFIX, soon())
     assert writes(cloud) == []
 
 
-def test_the_same_again_writes_nothing(cloud: Cloud, flavors: Flavors) -> None:
+def test_the_same_again_writes_nothing(cloud, flavors):
     for _ in range(2):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
     assert writes(cloud) == [f"POST {PLACE}"]
 
 
-def test_what_the_profile_has_no_longer_is_removed(
-    cloud: Cloud, flavors: Flavors
-) -> None:
+def test_what_the_profile_has_no_longer_is_removed(cloud, flavors):
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     others = {
         f"resources_fpga-dp1_x:{GPU}": "1",
@@ -95,7 +89,7 @@ def test_what_the_profile_has_no_longer_is_removed(
     assert writes(cloud)[1] == f"POST {PLACE}"
 
 
-def test_what_nova_refuses_changes_nothing(cloud: Cloud, flavors: Flavors) -> None:
+def test_what_nova_refuses_changes_nothing(cloud, flavors):
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     before = dict(cloud.flavors["7", "m7"])
     cloud.bad = "os_acc_fpga-dp1_0:function_name"
@@ -108,7 +102,7 @@ def test_what_nova_refuses_changes_nothing(cloud: Cloud, flavors: Flavors) -> No
     assert cloud.flavors["7", "m7"] == before
 
 
-def test_a_nova_that_is_too_old(cloud: Cloud, flavors: Flavors) -> None:
+def test_a_nova_that_is_too_old(cloud, flavors):
     cloud.oldest = True
     with pytest.raises(
         exception.ServiceRefused,
@@ -118,7 +112,7 @@ def test_a_nova_that_is_too_old(cloud: Cloud, flavors: Flavors) -> None:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
-def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
+def test_flavors_are_an_administrators(cloud, flavors):
     cloud.statuses = [403]
     with pytest.raises(
         exception.ServiceRefused,
@@ -128,17 +122,13 @@ def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
-def test_a_flavor_that_is_deleted_meanwhile(
-    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flavor_that_is_deleted_meanwhile(cloud, flavors, monkeypatch):
     monkeypatch.setattr(cloud, "_specs", lambda *_: (404, {"itemNotFound": {}}))
     with raises(exception.ObjectKind.FLAVOR, match="no longer has"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
-def test_a_removal_whose_answer_is_lost_has_happened(
-    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removal_whose_answer_is_lost_has_happened(cloud, flavors, monkeypatch):
     cloud.flavors["7", "m7"] = {f"resources_fpga-dp1_9:{GPU}": "1"}
     answer = cloud.answer
 
@@ -153,9 +143,7 @@ def test_a_removal_whose_answer_is_lost_has_happened(
 
 
 @pytest.mark.parametrize("code", [408, 502])
-def test_a_nova_that_cannot_answer_now(
-    cloud: Cloud, flavors: Flavors, code: int
-) -> None:
+def test_a_nova_that_cannot_answer_now(cloud, flavors, code):
     cloud.statuses = 4 * [code]
     with pytest.raises(
         exception.ServiceUnavailable,
