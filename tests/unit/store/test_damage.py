@@ -2,8 +2,6 @@
 
 """No damage to the file loses a lease silently."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -2,8 +2,6 @@
 
 """Several processes use one store, and some are killed."""
 
-from __future__ import annotations
-
 import threading
 
 from os_acc import exception
