@@ -152,31 +152,20 @@ def set_ports(parts=PLACE, identity=CARD, count=1, epoch=EPOCH, milliseconds=SEC
     return (fpga.set_ports(parts, identity, count, epoch, milliseconds),)
 
 
+ARGUMENTS = {
+    take: "group targets epoch milliseconds",
+    set_num_vfs: "parts identity count",
+    set_services: "services",
+    load: "number",
+    program: "parts identity number interface_id algorithm digest offset size epoch "
+    "milliseconds signature",
+    set_ports: "count",
+}
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
-    [
-        (take, "group"),
-        (take, "targets"),
-        (take, "epoch"),
-        (take, "milliseconds"),
-        (set_num_vfs, "parts"),
-        (set_num_vfs, "identity"),
-        (set_num_vfs, "count"),
-        (set_services, "services"),
-        (load, "number"),
-        (program, "parts"),
-        (program, "identity"),
-        (program, "number"),
-        (program, "interface_id"),
-        (program, "algorithm"),
-        (program, "digest"),
-        (program, "offset"),
-        (program, "size"),
-        (program, "epoch"),
-        (program, "milliseconds"),
-        (program, "signature"),
-        (set_ports, "count"),
-    ],
+    [(call, name) for call, names in ARGUMENTS.items() for name in names.split()],
 )
 def test_each_argument_has_one_type_and_a_range(untouchable, call, name):
     for value in WRONG:
