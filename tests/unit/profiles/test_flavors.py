@@ -35,6 +35,12 @@ def flavors(cloud: Cloud) -> Flavors:
     return Flavors(cloud.conf(SERVICE))
 
 
+def refused(why: str) -> pytest.RaisesExc[exception.ServiceRefused]:
+    """Return an expectation of a refusal by Nova."""
+    of_nova = has(service=exception.ServiceType.COMPUTE)
+    return pytest.raises(exception.ServiceRefused, check=of_nova, match=why)
+
+
 def writes(cloud: Cloud) -> list[str]:
     return [each for each in cloud.asked if not each.startswith("GET")]
 
@@ -93,32 +99,20 @@ def test_what_nova_refuses_changes_nothing(cloud, flavors):
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     before = dict(cloud.flavors["7", "m7"])
     cloud.bad = "os_acc_fpga-dp1_0:function_name"
-    with pytest.raises(
-        exception.ServiceRefused,
-        check=has(service=exception.ServiceType.COMPUTE),
-        match="does not exist",
-    ):
+    with refused("does not exist"):
         flavors.apply("7", {cloud.bad: "gzip"}, PREFIX, soon())
     assert cloud.flavors["7", "m7"] == before
 
 
 def test_a_nova_that_is_too_old(cloud, flavors):
     cloud.oldest = True
-    with pytest.raises(
-        exception.ServiceRefused,
-        check=has(service=exception.ServiceType.COMPUTE),
-        match=r"2\.86",
-    ):
+    with refused(r"2\.86"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
 def test_flavors_are_an_administrators(cloud, flavors):
     cloud.statuses = [403]
-    with pytest.raises(
-        exception.ServiceRefused,
-        check=has(service=exception.ServiceType.COMPUTE),
-        match="denies access",
-    ):
+    with refused("denies access"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
