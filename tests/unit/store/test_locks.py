@@ -8,6 +8,7 @@ import os
 import pathlib
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -33,6 +34,16 @@ def patiently() -> float:
 @pytest.fixture
 def locks(tmp_path: pathlib.Path) -> Locks:
     return Locks(str(tmp_path))
+
+
+def holding(locks: Locks, *names: str) -> Callable[[Callable[[], object]], None]:
+    """Return what a child does that pauses while it holds locks."""
+
+    def hold(pause):
+        with locks.hold(names, patiently()):
+            pause()
+
+    return hold
 
 
 def is_free(locks: Locks, *names: str) -> bool:
@@ -84,11 +95,7 @@ def test_trying_for_a_lock_does_not_drop_it(locks, in_child):
 
 @pytest.mark.parametrize("name", [INSTANCE, CARD])
 def test_waiting_ends_at_the_deadline_and_names_the_lock(locks, paused_child, name):
-    def hold(pause):
-        with locks.hold([name], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, name)) as holder:
         with (
             pytest.raises(exception.LockTimeout, match=name),
             locks.hold([name], soon()),
@@ -108,11 +115,7 @@ def test_waiting_among_threads_ends_at_the_deadline_too(locks):
 
 
 def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
-    def hold(pause):
-        with locks.hold([OTHER_CARD], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, OTHER_CARD)) as holder:
         with (
             pytest.raises(exception.LockTimeout),
             locks.hold([CARD, OTHER_CARD], soon()),
@@ -125,11 +128,7 @@ def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
 
 
 def test_the_lock_of_a_killed_process_is_free_again(locks, paused_child):
-    def hold(pause):
-        with locks.hold([INSTANCE, CARD], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, INSTANCE, CARD)) as holder:
         holder.is_killed()
     with locks.hold([INSTANCE, CARD], patiently()):
         assert not is_free(locks, CARD)
@@ -232,8 +231,5 @@ def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(locks_module.os, "open", fail)
-    with (
-        raises(exception.StateReason.FULL),
-        locks.hold([CARD], soon()),
-    ):
+    with raises(exception.StateReason.FULL), locks.hold([CARD], soon()):
         pytest.fail("a lock was held without a file")
