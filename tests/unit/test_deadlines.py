@@ -72,10 +72,7 @@ def test_what_is_put_on_record_has_until_the_end_of_the_grace():
 def test_a_store_waits_no_longer_than_the_operation_that_uses_it(bench):
     store = Store.open(bench.state_path, 600)
     late = store.until(time.monotonic() - deadlines.GRACE)
-    with (
-        store_of_another(bench.state_path),
-        raises(exception.StateReason.BUSY),
-    ):
+    with store_of_another(bench.state_path), raises(exception.StateReason.BUSY):
         late.leases()
     # The lock is free now, so the late operation can still be recorded.
     assert late.leases() == ()

@@ -74,9 +74,7 @@ def test_the_place_of_a_test_follows_from_its_name_alone():
 
 
 @pytest.fixture(scope="module")
-def places(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[int, int]]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]]:
     """Return the place and the divisor of each test of the lanes."""
     file = tmp_path_factory.mktemp("collected") / "tests.json"
     # Rewritten assertions cost half of the time of a collection.
@@ -138,9 +136,7 @@ def test_no_share_has_twice_its_part(selected):
 
 @pytest.mark.parametrize("selected", LANES[2:], indirect=True)
 @pytest.mark.share(len(LANES), place=2)
-def test_consecutive_shares_run_every_test_on_every_kernel(
-    selected,
-):
+def test_consecutive_shares_run_every_test_on_every_kernel(selected):
     for name, numbers in selected.items():
         met = {kernel for number in numbers for kernel in kernels.of(Share(number))}
         assert met == set(kernels.KERNELS), name

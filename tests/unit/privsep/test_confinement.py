@@ -87,9 +87,7 @@ def test_a_module_that_is_not_loaded_is_not_imported(helper, marker, context):
     assert not marker.exists()
 
 
-def test_a_step_of_a_vendor_has_what_its_context_preloads(
-    helper,
-):
+def test_a_step_of_a_vendor_has_what_its_context_preloads(helper):
     assert helper(f"{VENDOR}.context").call(f"{VENDOR}.hue")[0] == RETURNED
 
 
@@ -122,9 +120,7 @@ def test_the_kernel_gives_no_privileges_any_more(helper, context):
     assert found["NoNewPrivs"] == "1"
 
 
-def test_a_program_that_a_helper_starts_has_no_privileges_either(
-    helper,
-):
+def test_a_program_that_a_helper_starts_has_no_privileges_either(helper):
     kind, text = helper(f"{VENDOR}.context").call(f"{VENDOR}.status_of_a_program")
     assert kind == RETURNED
     found = status(text)
