@@ -17,6 +17,7 @@ from os_acc.cmd.main import OsAcc
 from os_acc.objects.bitstream import Image
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
+from tests.unit.cmd.console import Terminal
 from tests.unit.cmd.images import Images
 
 MIB = 1 << 20
@@ -134,11 +135,6 @@ def test_without_a_state_directory_none_is_made(console, images, command):
     assert ran.err.startswith("os-acc: state directory")
     assert not os.path.exists(console.bench.state_path)
     assert console.json("bitstream", "list") == []
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def reported(stream: io.StringIO, *reports: tuple[int, int | None]) -> str:

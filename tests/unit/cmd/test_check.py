@@ -24,7 +24,7 @@ from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
 from tests.functional.host.attach import test_variant_drivers
 from tests.unit import vendor_steps
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Console, Terminal
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -422,10 +422,6 @@ def test_columns_of_the_table_can_be_chosen(console):
 
 
 def test_on_a_terminal_the_running_check_is_shown(console):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     errors = Terminal()
     app = OsAcc(
         root=console.bench.root,

@@ -17,8 +17,7 @@ from os_acc.testing import uuid_of
 from tests.functional.host.attach.test_erasure import CARD, advance, erasing, use
 from tests.functional.host.attach.test_erasure import host as host  # a fixture
 from tests.unit import acme
-from tests.unit.cmd.console import Console
-from tests.unit.cmd.test_bitstream import Terminal
+from tests.unit.cmd.console import Console, Terminal
 
 
 @pytest.fixture

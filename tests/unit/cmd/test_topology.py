@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from os_acc.cmd.main import OsAcc
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Console, Terminal
 from tests.unit.cmd.golden_files import expect
 from tests.unit.cmd.gpu_host import gpu_host
 
@@ -205,18 +205,13 @@ def test_a_disk_that_is_full_is_an_error(small):
     assert ran.err.startswith("os-acc: cannot write /dev/full: ")
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def terminal(small: Console, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
     def look() -> str:
-        out = _Terminal()
+        out = Terminal()
         app = OsAcc(small.bench.root, cfg.ConfigOpts(), stdout=out)
         assert app.run(["--config-file", str(small.config_file), "topology"]) == 0
         return out.getvalue()
