@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import re
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.cmd.main import OsAcc
 from os_acc.host import numa, pci
 from os_acc.host.usage import read_usage
 from os_acc.inventory.discovery import Inventory
@@ -40,6 +37,7 @@ from os_acc.testing import (
 )
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.records import as_json
+from tests.unit.cmd.console import run
 
 #: The PCI tree of a virtual machine on Linux 6.1 with virtio devices, as recorded.
 VIRTUAL_MACHINE = Path(__file__).with_name("recorded_virtual_machine.json")
@@ -333,18 +331,12 @@ def test_a_key_of_a_later_version_is_ignored(tmp_path):
 def test_the_command_records_a_simulated_host(tmp_path):
     kernel = FakeKernel.build(tmp_path / "host", HostSpec((card(),)))
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        # No configuration: the host of a vendor has none.
-        app = OsAcc(kernel.root, cfg.ConfigOpts(), out, err)
-        status = app.run(["host", "record", *arguments])
-        return status, out.getvalue(), err.getvalue()
-
-    status, text, error = run("--device", CARD)
-    assert (status, error) == (0, "")
+    # No configuration: the host of a vendor has none.
+    ran = run(kernel.root, "host", "record", "--device", CARD)
+    assert (ran.status, ran.err) == (0, "")
     file = tmp_path / "host.json"
-    file.write_text(text)
+    file.write_text(ran.out)
     assert load_host(file) == recorded(kernel.root, tmp_path / "other.json", [CARD])
-    status, text, error = run("--device", "0000:ff:00.0")
-    assert (status, text) == (1, "")
-    assert "0000:ff:00.0 is not on this host\nhint: " in error
+    ran = run(kernel.root, "host", "record", "--device", "0000:ff:00.0")
+    assert (ran.status, ran.out) == (1, "")
+    assert "0000:ff:00.0 is not on this host\nhint: " in ran.err
