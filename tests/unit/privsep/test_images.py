@@ -122,10 +122,8 @@ def test_what_cannot_be_sealed_in_time_is_not_programmed(cache, monkeypatch):
     BusyKernel(monkeypatch, seconds=61)
     with pytest.raises(CallRefused) as caught, images.sealed(DIGEST, 60):
         raise AssertionError("it was taken")
-    assert (caught.value.result.errno, caught.value.result.step) == (
-        errno.EBUSY,
-        "image",
-    )
+    result = caught.value.result
+    assert (result.errno, result.step) == (errno.EBUSY, "image")
 
 
 def test_it_is_given_up_after_use(cache):
@@ -137,10 +135,7 @@ def test_it_is_given_up_after_use(cache):
 
 def test_a_name_under_another_algorithm_is_another_file(cache):
     other = Digest("sha256", hashlib.sha256(DATA).hexdigest())
-    assert (unfit(other).errno, unfit(other).step) == (
-        errno.ENOENT,
-        "image",
-    )
+    assert (unfit(other).errno, unfit(other).step) == (errno.ENOENT, "image")
 
 
 def test_links_are_not_followed(cache):
