@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent import futures
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -124,13 +125,8 @@ def test_a_reset_that_fails_leaves_what_was(api):
 
 
 def test_many_threads_initialize_once(api):
-    made = []
-    threads = [threading.Thread(target=lambda: made.append(api())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 4
+    with futures.ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: api(), range(4)))
     assert len(set(map(id, made))) == 1
 
 

@@ -9,6 +9,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 
 import pytest
 
@@ -164,20 +165,13 @@ def test_a_removed_lock_file_is_acquired_once(locks, tmp_path, in_child):
                 counter.write_text(str(int(counter.read_text()) + 1))
 
     def count_in_threads() -> None:
-        threads = [threading.Thread(target=count) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with futures.ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda _: count(), range(3)))
 
-    watchers = [
-        threading.Thread(target=in_child, args=(count_in_threads,)) for _ in range(3)
-    ]
-    for watcher in watchers:
-        watcher.start()
-    count_in_threads()
-    for watcher in watchers:
-        watcher.join()
+    with futures.ThreadPoolExecutor(3) as watchers:
+        children = [watchers.submit(in_child, count_in_threads) for _ in range(3)]
+        count_in_threads()
+    assert [child.exception() for child in children] == [None] * 3
     assert counter.read_text() == "120"
 
 
