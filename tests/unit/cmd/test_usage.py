@@ -78,32 +78,22 @@ def test_a_misspelt_command_ends_with_2_and_a_suggestion(console):
         # The option is also missing.
         (("plug", "--instnce", uuid_of(1)), "did you mean --instance instead of"),
         (("topology", "--smulated", "a"), "did you mean --simulated instead of"),
+        # These resemble no option.
+        (("device", "list", "--quantum"), ""),
+        (("device", "list", "--state", "zzzzz"), ""),
+        (("--quantum", "device", "list"), ""),
+        # An abbreviation, which argparse accepts.
+        (("device", "list", "--lon", "surplus"), ""),
+        (("plug",), ""),
     ],
 )
 def test_a_misspelt_option_gets_a_suggestion(console, capsys, arguments, suggested):
     with pytest.raises(SystemExit) as ended:
         console.run(*arguments)
     assert ended.value.code == 2
-    *_, last = capsys.readouterr().err.splitlines()
-    assert suggested in last
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("device", "list", "--quantum"),
-        ("device", "list", "--state", "zzzzz"),
-        ("--quantum", "device", "list"),
-        # An abbreviation, which argparse accepts.
-        ("device", "list", "--lon", "surplus"),
-        ("plug",),
-    ],
-)
-def test_what_resembles_no_option_gets_no_suggestion(console, capsys, arguments):
-    with pytest.raises(SystemExit) as ended:
-        console.run(*arguments)
-    assert ended.value.code == 2
-    assert "did you mean" not in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert suggested in shown.splitlines()[-1]
+    assert ("did you mean" in shown) is bool(suggested)
 
 
 def test_an_error_is_a_message_and_a_hint(console):
