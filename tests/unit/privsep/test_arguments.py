@@ -65,43 +65,33 @@ def is_refused(answers) -> bool:
     return outcomes(answers) == {Outcome.INVALID}
 
 
-def take(
-    group=GROUP,
-    targets=((PLACE, CARD),),
-    epoch=EPOCH,
-    milliseconds=SECOND,
-    lease=LEASE,
-    eraser="",
-    node="",
-):
-    return binding.take(group, targets, epoch, milliseconds, lease, eraser, "", node)
+#: The first arguments of the calls for a group, by their names.
+GROUPED = {
+    "group": GROUP,
+    "targets": ((PLACE, CARD),),
+    "epoch": EPOCH,
+    "milliseconds": SECOND,
+}
 
 
-def reserve(
-    group=GROUP,
-    targets=((PLACE, CARD),),
-    epoch=EPOCH,
-    milliseconds=SECOND,
-    lease=LEASE,
-    use="host",
-    instead_of="",
-):
-    return claims.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
+def take(**changed):
+    plugins = {"eraser": "", "releaser": "", "node": ""}
+    return binding.take(*{**GROUPED, "lease": LEASE, **plugins, **changed}.values())
+
+
+def reserve(**changed):
+    given = {**GROUPED, "lease": LEASE, "use": "host", "instead_of": ""}
+    return claims.reserve(*{**given, **changed}.values())
 
 
 def forget(places=(PLACE,), epoch=EPOCH, milliseconds=SECOND, lease=LEASE):
     return claims.forget(places, epoch, milliseconds, lease)
 
 
-def give_back(
-    group=GROUP,
-    targets=((PLACE, CARD, "nvme", ""),),
-    epoch=EPOCH,
-    milliseconds=SECOND,
-    proven_free=False,
-    lease=LEASE,
-):
-    return binding.give_back(group, targets, epoch, milliseconds, proven_free, lease)
+def give_back(**changed):
+    restored = {"targets": ((PLACE, CARD, "nvme", ""),)}
+    given = {**GROUPED, **restored, "proven_free": False, "lease": LEASE}
+    return binding.give_back(*{**given, **changed}.values())
 
 
 def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=SECOND):
@@ -114,33 +104,20 @@ def set_services(
     return (qat.set_qat_services(parts, identity, services, epoch, milliseconds),)
 
 
-def program(
-    parts=PLACE,
-    identity=CARD,
-    number=0,
-    interface_id=INTERFACE,
-    algorithm="sha512",
-    digest=DIGEST,
-    offset=0,
-    size=1,
-    epoch=EPOCH,
-    milliseconds=SECOND,
-    signature=UNSIGNED,
-):
-    return (
-        fpga.program(
-            parts,
-            identity,
-            number,
-            interface_id,
-            (algorithm, digest),
-            offset,
-            size,
-            epoch,
-            milliseconds,
-            signature,
-        ),
-    )
+def program(algorithm="sha512", digest=DIGEST, **changed):
+    given = {
+        "parts": PLACE,
+        "identity": CARD,
+        "number": 0,
+        "interface_id": INTERFACE,
+        "digest": (algorithm, digest),
+        "offset": 0,
+        "size": 1,
+        "epoch": EPOCH,
+        "milliseconds": SECOND,
+        "signature": UNSIGNED,
+    }
+    return (fpga.program(*{**given, **changed}.values()),)
 
 
 def load(number=1):
@@ -358,8 +335,9 @@ def test_what_is_pulled_out_while_it_is_read_is_gone(fake, monkeypatch, error):
 
     monkeypatch.setattr(fake, "read", pulled_out)
     group = fake.group("0000:5e:00.0")
-    (taken,) = take(group)
-    (returned,) = give_back(group, ((PLACE, CARD, "", ""),), proven_free=True)
+    (taken,) = take(group=group)
+    restored = ((PLACE, CARD, "", ""),)
+    (returned,) = give_back(group=group, targets=restored, proven_free=True)
     (made,) = set_num_vfs(count=1)
     assert {taken[0], returned[0], made[0]} == {Outcome.GONE}
     assert fake.writes() == []
