@@ -5,34 +5,20 @@
 from __future__ import annotations
 
 import hashlib
-from types import MappingProxyType
 
 import pytest
 
 from os_acc import exception
 from os_acc.objects.bitstream import DIGEST_LENGTHS, Digest, Image
 from tests.expected_errors import raises
+from tests.unit.bitstreams import image_examples
 
 CONTENT = b"a bitstream"
 
 
 def image(algorithm: str, value: str) -> Image:
     """Return an image with this hash."""
-    return Image(
-        id="11111111-1111-4111-8111-111111111111",
-        name="loopback",
-        status="active",
-        visibility="public",
-        hidden=False,
-        owner="",
-        size=len(CONTENT),
-        disk_format="raw",
-        container_format="bare",
-        hash_algo=algorithm,
-        hash_value=value,
-        tags=frozenset(),
-        properties=MappingProxyType({}),
-    )
+    return image_examples.image(name="loopback", hash_algo=algorithm, hash_value=value)
 
 
 @pytest.mark.parametrize("algorithm", DIGEST_LENGTHS)
