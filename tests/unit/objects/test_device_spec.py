@@ -20,6 +20,7 @@ from os_acc.objects.device_spec import (
 )
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from tests.unit import pci_addresses
 
 PF = PciAddress.parse("0000:3b:00.0")
 VF = PciAddress.parse("0000:3b:02.1")
@@ -33,17 +34,9 @@ def function(
     total_vfs: int = 0,
     physfn: PciAddress | None = None,
 ) -> PciFunction:
-    return PciFunction(
-        address=address,
-        identity=PciIdentity(0x8086, product, 0, 0, 0),
-        class_code=0x020000,
-        driver=None,
-        iommu_group=1,
-        numa_node=None,
-        reset_methods=(),
-        physfn=physfn,
-        total_vfs=total_vfs,
-        vfs=(),
+    identity = PciIdentity(0x8086, product, 0, 0, 0)
+    return pci_addresses.function(
+        address, identity=identity, total_vfs=total_vfs, physfn=physfn
     )
 
 
