@@ -2,8 +2,6 @@
 
 """The tool that checks the built manual finds the rows that are cut in two."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools import check_html

@@ -2,8 +2,6 @@
 
 """No caller waits much longer than the deadline of its operation."""
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import os

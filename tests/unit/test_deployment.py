@@ -2,8 +2,6 @@
 
 """The files for Kolla-Ansible and OpenStack-Ansible set options and paths of os_acc."""
 
-from __future__ import annotations
-
 import configparser
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 """Threads that end before their start is signalled, or in the middle of their work."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import re

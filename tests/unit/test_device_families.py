@@ -2,8 +2,6 @@
 
 """The page of device families agrees with the plugins and the tests."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import functools

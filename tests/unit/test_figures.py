@@ -2,8 +2,6 @@
 
 """The manual has only the figures of full runs that passed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

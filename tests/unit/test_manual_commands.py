@@ -2,8 +2,6 @@
 
 """Each command, option and check that the manual names exists."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io

@@ -2,8 +2,6 @@
 
 """A call that blocks its thread leaves the others alone, also under eventlet."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import threading

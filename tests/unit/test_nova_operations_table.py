@@ -2,8 +2,6 @@
 
 """The table of the virt driver has each operation, and each row its tests."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 """Every option is in the sample configuration, and has a help text."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

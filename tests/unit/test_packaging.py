@@ -2,8 +2,6 @@
 
 """An installed os_acc has the files and commands that its documents promise."""
 
-from __future__ import annotations
-
 import configparser
 import importlib
 import importlib.util

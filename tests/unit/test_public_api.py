@@ -2,8 +2,6 @@
 
 """The public API is the recorded one: see the manual's page on compatibility."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 
 """The library is initialized once, or reports why it cannot be."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent import futures

@@ -2,8 +2,6 @@
 
 """Consecutive shares select every test, and each number always the same tests."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

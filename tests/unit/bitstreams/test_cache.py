@@ -2,8 +2,6 @@
 
 """The cache keeps verified images, and no others."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 
 """The cache obeys its limit of size, and makes room on a full disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

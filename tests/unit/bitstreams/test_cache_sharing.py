@@ -2,8 +2,6 @@
 
 """Threads and processes share one cache, and one download."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -2,8 +2,6 @@
 
 """A directory serves as a source of images, also beside foreign or damaged files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

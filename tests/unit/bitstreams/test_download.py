@@ -2,8 +2,6 @@
 
 """A download yields the whole image or an error after each kind of failure."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -2,8 +2,6 @@
 
 """Headers of bitstreams are parsed, and compared with their image and region."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

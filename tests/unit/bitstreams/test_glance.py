@@ -2,8 +2,6 @@
 
 """Images, their properties and their data are read from Glance."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Requests to Glance use the configured credentials, endpoint and time limits."""
 
-from __future__ import annotations
-
 import http.server
 import time
 from concurrent import futures

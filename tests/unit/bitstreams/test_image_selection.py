@@ -2,8 +2,6 @@
 
 """A bitstream request selects one image for a region."""
 
-from __future__ import annotations
-
 import dataclasses
 import uuid
 

@@ -2,8 +2,6 @@
 
 """A bitstream with several functions is found by each of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.bitstreams import image_selection

@@ -2,8 +2,6 @@
 
 """A VM's own image adds to the requests of its flavor, or contradicts them."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

@@ -2,8 +2,6 @@
 
 """A bitstream request leads to a verified file that may be programmed."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import hashlib

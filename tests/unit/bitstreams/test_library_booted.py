@@ -2,8 +2,6 @@
 
 """The image that an instance boots from may be invisible to the service."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator

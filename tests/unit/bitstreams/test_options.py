@@ -2,8 +2,6 @@
 
 """The options of bitstreams are read, and invalid values are rejected."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

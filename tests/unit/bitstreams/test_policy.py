@@ -2,8 +2,6 @@
 
 """The operator's configuration decides which images may be programmed."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

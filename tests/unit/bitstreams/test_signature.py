@@ -2,8 +2,6 @@
 
 """Signatures are verified with real keys and with the trusted certificates."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

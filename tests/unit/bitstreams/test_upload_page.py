@@ -2,8 +2,6 @@
 
 """The upload of a bitstream in the manual makes an image that os_acc finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

@@ -2,8 +2,6 @@
 
 """``os-acc bitstream`` lists, fetches, prunes and verifies images."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -2,8 +2,6 @@
 
 """``os-acc check`` reports each fault with a remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -2,8 +2,6 @@
 
 """``os-acc check`` names what to do, and doing exactly that helps."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

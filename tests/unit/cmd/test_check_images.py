@@ -2,8 +2,6 @@
 
 """``os-acc check`` examines the source of images, their signers and the cache."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

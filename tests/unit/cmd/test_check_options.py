@@ -2,8 +2,6 @@
 
 """``os-acc check`` finds misspelt options, also in root's own configuration."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

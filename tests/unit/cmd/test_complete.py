@@ -2,8 +2,6 @@
 
 """Bash completes commands, options and values of the command on a simulated host."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

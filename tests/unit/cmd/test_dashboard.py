@@ -2,8 +2,6 @@
 
 """The alerts and the dashboard ask for metrics and labels that exist."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -2,8 +2,6 @@
 
 """``os-acc device`` lists devices and their events, and releases or adopts them."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

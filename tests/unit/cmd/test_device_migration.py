@@ -2,8 +2,6 @@
 
 """``os-acc device migration`` asks VFIO again each time, and loses no answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 
 """A drawing describes hosts of any shape."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

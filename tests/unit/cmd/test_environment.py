@@ -5,8 +5,6 @@
 Root acts as the owner of the state directory.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

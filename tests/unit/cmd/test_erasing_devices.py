@@ -2,8 +2,6 @@
 
 """The commands show a device that is being erased, and the instance it was given by."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

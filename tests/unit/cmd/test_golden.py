@@ -2,8 +2,6 @@
 
 """The manual shows the output that the command really prints."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterator

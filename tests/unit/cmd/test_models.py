@@ -2,8 +2,6 @@
 
 """Listings show the models of devices, if the host has their names."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.testing import hosts

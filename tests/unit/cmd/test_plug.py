@@ -2,8 +2,6 @@
 
 """``os-acc plug``, ``unplug``, ``attached`` and ``provider list``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

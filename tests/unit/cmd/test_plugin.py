@@ -6,8 +6,6 @@
 tests.
 """
 
-from __future__ import annotations
-
 import ast
 import errno
 import os

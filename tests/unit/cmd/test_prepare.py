@@ -2,8 +2,6 @@
 
 """The VFs that ``num_vfs`` requests: an operator finds out how to get them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

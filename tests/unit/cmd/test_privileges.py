@@ -2,8 +2,6 @@
 
 """``os-acc privileges`` prints exactly the rules that start the helpers."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

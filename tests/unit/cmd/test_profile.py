@@ -2,8 +2,6 @@
 
 """``os-acc profile`` and ``os-acc request list``."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 """``os-acc region`` lists FPGA regions, and programs them again after a guest."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable

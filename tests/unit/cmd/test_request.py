@@ -2,8 +2,6 @@
 
 """``os-acc request``: the query of a flavor, and events for Nova."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

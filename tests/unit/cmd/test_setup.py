@@ -2,8 +2,6 @@
 
 """``os-acc setup`` shows or makes what the page on the installation asks for."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -2,8 +2,6 @@
 
 """``os-acc --simulated DIR`` runs every command on the simulated host in DIR."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import json

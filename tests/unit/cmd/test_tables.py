@@ -2,8 +2,6 @@
 
 """Tables fit the terminal, and never break an address, a UUID or a name."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

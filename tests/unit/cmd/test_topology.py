@@ -2,8 +2,6 @@
 
 """``os-acc topology`` draws the host, and describes it for programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

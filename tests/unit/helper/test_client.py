@@ -2,8 +2,6 @@
 
 """The client of the privileged helper turns its answers into typed errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import math

@@ -2,8 +2,6 @@
 
 """The client turns the helper's answers to programming calls into typed errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import time

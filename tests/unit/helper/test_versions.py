@@ -2,8 +2,6 @@
 
 """A service whose helper is of another version: os_acc was upgraded while it ran."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

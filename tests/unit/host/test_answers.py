@@ -2,8 +2,6 @@
 
 """A driver that does not answer costs a bounded time, and only its own card."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -2,8 +2,6 @@
 
 """Model names come from the database of pciutils, if there is one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 """A scan that lacks a descriptor or memory is no scan, and can be repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

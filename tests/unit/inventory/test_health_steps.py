@@ -2,8 +2,6 @@
 
 """Health that only root can read: NVMe drives and QuickAssist."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -6,8 +6,6 @@ A type of two ports and one of one port share the 24 ports of a virtual parent; 
 types of a GPU share four units.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 """The host is scanned again when the kernel reports a change."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

@@ -2,8 +2,6 @@
 
 """VFs of an NVMe PF get their share of its queues and interrupts, and are online."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

@@ -2,8 +2,6 @@
 
 """A provider keeps its name when other devices of the host change."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

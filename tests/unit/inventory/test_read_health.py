@@ -2,8 +2,6 @@
 
 """A free device that the host reads as broken stays in the inventory, as reserved."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import logging

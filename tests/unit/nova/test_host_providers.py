@@ -2,8 +2,6 @@
 
 """The scheduler reads the providers of a host once in a while, and never waits long."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 import time

@@ -2,8 +2,6 @@
 
 """A host cell fits a guest cell, or gives the reason why it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

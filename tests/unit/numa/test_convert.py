@@ -5,8 +5,6 @@
 Nova's own objects are tested in ``tests/functional/nova/test_numa_convert.py``.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

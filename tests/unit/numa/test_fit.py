@@ -2,8 +2,6 @@
 
 """A guest fits exactly where trying every permutation finds an assignment."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

@@ -2,8 +2,6 @@
 
 """On a host without NUMA, guests with NUMA cells are placed on libvirt's cell 0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -5,8 +5,6 @@
 The flow that selects them has the maximum size, and the minimum cost for that size.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

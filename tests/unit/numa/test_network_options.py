@@ -2,8 +2,6 @@
 
 """The NUMA nodes of networks are read from ``nova.conf``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 The hosts are those of the specification of NUMA-aware virtual switches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -6,8 +6,6 @@ In the table, the guest is on cell 0 unless a row says otherwise; cells 0 and 1 
 one socket, 2 and 3 on the other.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

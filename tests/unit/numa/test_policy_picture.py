@@ -2,8 +2,6 @@
 
 """The numbers in the picture of the policies match the selection."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from xml.etree import ElementTree

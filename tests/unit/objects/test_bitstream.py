@@ -2,8 +2,6 @@
 
 """Digests, and the file names derived from them."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

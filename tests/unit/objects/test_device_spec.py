@@ -2,8 +2,6 @@
 
 """``device_spec`` matches devices as Nova's option does, and none by mistake."""
 
-from __future__ import annotations
-
 import json
 import logging
 

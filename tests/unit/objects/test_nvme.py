@@ -2,8 +2,6 @@
 
 """Data structures of NVMe controllers, and the rules for erasing them."""
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 

@@ -2,8 +2,6 @@
 
 """Traits that follow from the NUMA cells and the region of a device."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Plugins of installed distributions: equal names, and plugins that are not enabled."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

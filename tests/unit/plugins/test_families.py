@@ -2,8 +2,6 @@
 
 """Each row of the table of families, by ids and class code alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.objects import qat

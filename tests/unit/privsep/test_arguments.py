@@ -2,8 +2,6 @@
 
 """Entry points trust no caller: rejected arguments never reach the kernel."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -2,8 +2,6 @@
 
 """``take`` binds functions to VFIO drivers alone, and leaves those that have parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

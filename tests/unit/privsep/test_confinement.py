@@ -2,8 +2,6 @@
 
 """A serving helper cannot gain privileges beyond those of its context."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 
 """No function leaves its driver while the host uses a disk of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """Ports are released from the PF for VFs, and assigned again."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

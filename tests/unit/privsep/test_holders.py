@@ -2,8 +2,6 @@
 
 """The holders of a device are found, as far as possible."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

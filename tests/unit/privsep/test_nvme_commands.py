@@ -2,8 +2,6 @@
 
 """The admin commands of the privileged side, and the lists that it reads."""
 
-from __future__ import annotations
-
 import errno
 import struct
 

@@ -2,8 +2,6 @@
 
 """The data of namespaces that a guest has detached or deleted, on simulated drives."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@
 Their samples prove that they are erased, or that they are not.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -2,8 +2,6 @@
 
 """Privileged steps that erase NVMe functions, on simulated controllers."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """A drive is not erased in the place of another one of its model."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

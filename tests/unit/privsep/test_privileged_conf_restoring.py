@@ -2,8 +2,6 @@
 
 """A helper restores recorded bindings, also where root's configuration limits it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Device profiles are read from Cyborg, and its faulty responses are reported."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 
 """A profile's groups are written into a flavor by Nova's API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

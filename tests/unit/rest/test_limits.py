@@ -2,8 +2,6 @@
 
 """Responses are limited, so that a hostile service cannot exhaust memory."""
 
-from __future__ import annotations
-
 import gzip
 import http.server
 import itertools

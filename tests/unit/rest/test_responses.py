@@ -2,8 +2,6 @@
 
 """Values of a wrong type in responses of services are reported."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 
 """A flavor's groups become Nova's query; ``selected_rp`` is read or refused by name."""
 
-from __future__ import annotations
-
 import uuid
 from urllib import parse
 

@@ -2,8 +2,6 @@
 
 """Groups are assigned the providers that the scheduler selected for them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -2,8 +2,6 @@
 
 """The first candidate is the one whose accelerators suit the guest best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 
 """Free devices are selected by the guest's NUMA cells and its request."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from types import MappingProxyType

@@ -2,8 +2,6 @@
 
 """A flavor's extra specs become request groups, or are refused by name."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

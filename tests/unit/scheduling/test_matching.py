@@ -2,8 +2,6 @@
 
 """Groups get their accelerators from the providers that Placement selected."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 
 """An older os_acc keeps the leases of a newer one, readable to it or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -2,8 +2,6 @@
 
 """Errors of the host are reported, and leave the state unchanged."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pathlib

@@ -2,8 +2,6 @@
 
 """One wrong bit in the store is reported or harmless; stress tests try 20,000."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -6,8 +6,6 @@ The host was rebooted for the upgrade. For a host that was not, with guests that
 their devices, see ``test_upgrades_while_held.py``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 """Read a snapshot of the store without side effects."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

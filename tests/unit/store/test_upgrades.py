@@ -2,8 +2,6 @@
 
 """Upgrade the schema by one synthetic step, from version 1 to version 2."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 
 """Drivers bind and unbind functions as in drivers/base and vfio-pci."""
 
-from __future__ import annotations
-
 import errno
 import os
 

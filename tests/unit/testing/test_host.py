@@ -2,8 +2,6 @@
 
 """A test host and its copies have only known options, and separate files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 """A recorded host, simulated from its record, shows the same devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -2,8 +2,6 @@
 
 """Simulated NVMe drives that a reboot renumbers, and that keep their data."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """Attributes of a vendor's driver, with the behaviour that a test gives them."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from pathlib import Path
