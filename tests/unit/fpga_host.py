@@ -9,7 +9,7 @@ from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
 from os_acc.host.pci import read_function
-from os_acc.objects.bitstream import Bitstream, Digest, Header, Image, ImageFormat
+from os_acc.objects.bitstream import Bitstream, Digest, Header, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, pci_functions, sriov
@@ -17,6 +17,7 @@ from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import TestHost, hosts
 from os_acc.testing.dfl import payload
 from os_acc.testing.hosts import DFL_INTERFACE
+from tests.unit.bitstreams import image_examples
 
 LEASE = "77777777-7777-4777-8777-777777777777"
 CARD, SECOND, PORTED, FIXED, SILENT = (
@@ -143,25 +144,13 @@ class FpgaHost(TestHost):
 
     def bitstream(self) -> Bitstream:
         """Return the image as a verified bitstream."""
-        image = Image(
-            id="3a7f8f6c-0a1b-4c5d-9e8f-001122334455",
-            name="loopback",
-            status="active",
-            visibility="public",
-            hidden=False,
-            owner="",
-            size=self.file().stat().st_size,
-            disk_format="raw",
-            container_format="bare",
-            hash_algo=self.digest.algorithm,
-            hash_value=self.digest.value,
-            tags=frozenset(),
-            properties={},
-        )
+        size = self.file().stat().st_size
+        hashed = {"hash_algo": self.digest.algorithm, "hash_value": self.digest.value}
+        image = image_examples.image(properties={}, size=size, **hashed)
         header = Header(
             ImageFormat.GBS, len(HEAD), len(PAYLOAD), DFL_INTERFACE, (WANTED,)
         )
-        return Bitstream(image, str(self.file()), self.file().stat().st_size, header)
+        return Bitstream(image, str(self.file()), size, header)
 
     def ioctls(self) -> list[str]:
         """Return the ioctls on device nodes, each with its outcome."""

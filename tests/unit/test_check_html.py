@@ -2,10 +2,6 @@
 
 """The tool that checks the built manual finds the rows that are cut in two."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tools import check_html
@@ -39,17 +35,17 @@ def page(*rows: str) -> str:
         ),
     ],
 )
-def test_the_rest_of_a_row_is_found(row: str, text: str) -> None:
+def test_the_rest_of_a_row_is_found(row, text):
     (found,) = check_html.cut_rows(page(WHOLE, row, WHOLE))
     assert found == text
 
 
-def test_whole_rows_are_no_fault() -> None:
+def test_whole_rows_are_no_fault():
     spanning = "<tr><td colspan=2>all of them</td></tr>"
     assert list(check_html.cut_rows(page(WHOLE, spanning))) == []
 
 
-def test_figures_may_have_no_value_in_a_column(tmp_path: Path) -> None:
+def test_figures_may_have_no_value_in_a_column(tmp_path):
     partly = "<tr><td>a</td><td></td><td>c</td></tr>"
     for name, status in (("benchmarks.html", 0), ("architecture.html", 1)):
         path = tmp_path / name
@@ -58,9 +54,7 @@ def test_figures_may_have_no_value_in_a_column(tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_pages_without_any_table_are_not_the_manual(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_without_any_table_are_not_the_manual(tmp_path, capsys):
     (tmp_path / "index.html").write_text("<p>nothing</p>")
     assert check_html.main(str(tmp_path)) == 1
     (tmp_path / "admin").mkdir()

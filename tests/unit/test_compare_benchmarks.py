@@ -2,8 +2,6 @@
 
 """The comparison of two trees finds a slower row and an increased count."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from benchmarks.compare import compare, failures, unpaired

@@ -2,8 +2,6 @@
 
 """The files for Kolla-Ansible and OpenStack-Ansible set options and paths of os_acc."""
 
-from __future__ import annotations
-
 import configparser
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +64,7 @@ def of_openstack_ansible() -> Configuration:
 
 
 @pytest.mark.parametrize("read", [of_kolla, of_openstack_ansible])
-def test_each_option_is_registered_and_each_device_entry_valid(read: Any) -> None:
+def test_each_option_is_registered_and_each_device_entry_valid(read):
     found = read()
     assert found.pop("DEFAULT") == {"compute_driver": [loading.DRIVER]}
     known = {
@@ -80,7 +78,7 @@ def test_each_option_is_registered_and_each_device_entry_valid(read: Any) -> Non
     assert device_spec.parse(found["os_acc"]["device_spec"]).entries
 
 
-def test_the_volumes_of_kolla_are_the_directories_of_the_helper() -> None:
+def test_the_volumes_of_kolla_are_the_directories_of_the_helper():
     variables = load("kolla/globals.d/os-acc.yml")
     inside = [each.split(":")[1] for each in variables["os_acc_volumes"]]
     assert inside == [f"/{kernel.COPIES}", f"/{Path(*privileged_conf.PATH).parent}"]
@@ -88,13 +86,13 @@ def test_the_volumes_of_kolla_are_the_directories_of_the_helper() -> None:
     assert Path(state_path).is_relative_to("/var/lib/nova")
 
 
-def test_the_state_directory_of_openstack_ansible_is_the_default() -> None:
+def test_the_state_directory_of_openstack_ansible_is_the_default():
     variables = load("openstack-ansible/host_vars/compute1.yml")
     service = variables["nova_compute_init_overrides"]["Service"]
     assert f"/var/lib/{service['StateDirectory']}" == STATE_PATH.default
 
 
-def test_both_install_this_package() -> None:
+def test_both_install_this_package():
     project = configparser.ConfigParser()
     project.read(ETC.parent / "setup.cfg")
     name, version = project["metadata"]["name"], project["metadata"]["version"]

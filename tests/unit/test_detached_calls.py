@@ -2,8 +2,6 @@
 
 """Threads that end before their start is signalled, or in the middle of their work."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import re
@@ -132,9 +130,7 @@ def test_a_thread_is_started_in_one_place():
     assert found == {"deadlines.py", "native_threads.py"}
 
 
-def test_a_call_runs_if_its_thread_cannot_be_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_runs_if_its_thread_cannot_be_traced(monkeypatch):
     """The interpreter refuses a trace function while another thread installs one."""
 
     def refuse(_trace: object) -> None:

@@ -2,13 +2,11 @@
 
 """The page of device families agrees with the plugins and the tests."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,7 +169,7 @@ def _gone(row: list[str]) -> None:
 @pytest.mark.parametrize(
     "falsify", [_another_test, _too_much, _too_little, _the_other_lane, _gone]
 )
-def test_a_false_row_is_found(falsify: Callable[[list[str]], None]) -> None:
+def test_a_false_row_is_found(falsify):
     for number in range(len(tables()[0])):
         rows = tables()[0]
         name, before = rows[number][0], list(rows[number])

@@ -2,8 +2,6 @@
 
 """Every error states the failure and the remedy."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -2,8 +2,6 @@
 
 """The manual has only the figures of full runs that passed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -62,7 +60,7 @@ def carried(runs: Path, manual: dict[str, Any]) -> dict[str, Any]:
     return after
 
 
-def test_a_full_run_is_carried_with_its_commit(runs: Path):
+def test_a_full_run_is_carried_with_its_commit(runs):
     run(runs)
     head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     commit = subprocess.run(head, capture_output=True, text=True, check=True)
@@ -74,7 +72,7 @@ def test_a_full_run_is_carried_with_its_commit(runs: Path):
 
 
 @pytest.mark.parametrize("argument", ["--share=4", "--fail"])
-def test_a_part_or_a_failure_is_refused(runs: Path, argument: str):
+def test_a_part_or_a_failure_is_refused(runs, argument):
     run(runs, argument)
     with pytest.raises(ValueError, match="not a full run that passed"):
         carried(runs, {"stress": {"things": 30}})
@@ -90,16 +88,14 @@ def test_a_part_or_a_failure_is_refused(runs: Path, argument: str):
         ({"commit": "", "full": True, "figures": {"things": 3}}, "commit is unknown"),
     ],
 )
-def test_what_does_not_say_that_it_is_full_is_refused(
-    runs: Path, written: dict[str, Any], why: str
-):
+def test_what_does_not_say_that_it_is_full_is_refused(runs, written, why):
     (runs / "stress.json").write_text(json.dumps(written))
     with pytest.raises(ValueError, match=why):
         carried(runs, {})
 
 
 @pytest.mark.parametrize("lane", ["py3", "stress", "openstack", "nova"])
-def test_a_lane_with_arguments_writes_no_figures(lane: str):
+def test_a_lane_with_arguments_writes_no_figures(lane):
     """A selection, another profile or a share are all arguments."""
     section = "testenv" if lane == "py3" else f"testenv:{lane}"
     text = (ROOT / "tox.ini").read_text().split(f"[{section}]\n")[1].split("\n[")[0]
@@ -107,7 +103,7 @@ def test_a_lane_with_arguments_writes_no_figures(lane: str):
     assert command.endswith(" {posargs:--figures build/figures/{env_name}.json}")
 
 
-def test_the_plugins_flows_have_added_crash_points() -> None:
+def test_the_plugins_flows_have_added_crash_points():
     """A full run passes only if each point is survived, with each way of a kill."""
     stress = json.loads((ROOT / "doc/source/reference/figures.json").read_text())[
         "stress"

@@ -2,8 +2,6 @@
 
 """Faults of host, state or options are reported before anything is changed."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import math

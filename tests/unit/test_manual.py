@@ -2,8 +2,6 @@
 
 """The tests that the manual names exist in this repository."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 """Each command, option and check that the manual names exists."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io
@@ -70,7 +68,7 @@ def fault(line: str) -> str:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_each_command_of_a_page_exists_with_its_options(page: Path) -> None:
+def test_each_command_of_a_page_exists_with_its_options(page):
     found = {line: fault(line) for line in commands(page.read_text(encoding="utf-8"))}
     assert not {line: each for line, each in found.items() if each}
 
@@ -85,7 +83,7 @@ def test_each_command_of_a_page_exists_with_its_options(page: Path) -> None:
         "os-acc conformance --device ADDRESS [--plugins NAME]",
     ],
 )
-def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+def test_a_command_that_does_not_exist_is_found(line):
     text = f"Then\n\n   $ {line} | less\n\nand ``{line}``.\n"
     (first, second) = commands(text)
     assert fault(first)
@@ -98,14 +96,14 @@ def sections() -> Iterator[tuple[str, str]]:
     yield from zip(parts[1::2], parts[2::2], strict=True)
 
 
-def test_each_command_has_a_section() -> None:
+def test_each_command_has_a_section():
     titles = tuple(f"{title} " for title, _ in sections())
     names = app().command_manager.commands
     without = {name for name in names if not f"{name} ".startswith(titles)}
     assert without == {"complete", "demo", "help"}
 
 
-def test_each_command_has_the_options_of_its_section() -> None:
+def test_each_command_has_the_options_of_its_section():
     names = app().command_manager.commands
     described = 0
     for title, text in sections():
@@ -118,7 +116,7 @@ def test_each_command_has_the_options_of_its_section() -> None:
     assert described > 20
 
 
-def test_the_table_has_the_rows_of_the_check() -> None:
+def test_the_table_has_the_rows_of_the_check():
     text = dict(sections())["check"]
     assert set(re.findall(r"^``([^`]+)`` +\S", text, re.MULTILINE)) == NAMES
 
@@ -131,7 +129,7 @@ _TABLE = re.compile(
 )
 
 
-def test_each_check_that_a_sentence_names_exists() -> None:
+def test_each_check_that_a_sentence_names_exists():
     texts = (" ".join(page.read_text("utf-8").split()) for page in DOCUMENTS)
     found = [
         each
@@ -143,7 +141,7 @@ def test_each_check_that_a_sentence_names_exists() -> None:
     assert set(found) <= NAMES
 
 
-def test_each_check_that_a_table_names_exists() -> None:
+def test_each_check_that_a_table_names_exists():
     text = (CHECKOUT / "doc/source/admin/operations.rst").read_text(encoding="utf-8")
     images, errors = _TABLE.findall(text)
     checks = re.sub(r"^\S+ +", "", errors, flags=re.MULTILINE)

@@ -2,8 +2,6 @@
 
 """A call that blocks its thread leaves the others alone, also under eventlet."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import threading
@@ -15,7 +13,7 @@ from os_acc import deadlines, exception, native_threads
 from os_acc.plugins import loader
 
 
-def test_others_run_while_a_call_blocks() -> None:
+def test_others_run_while_a_call_blocks():
     readable, writable = os.pipe()
     reading = native_threads.begin(os.read, readable, 1)
     for _ in range(20):
@@ -25,12 +23,12 @@ def test_others_run_while_a_call_blocks() -> None:
     assert reading.result(60) == b"x"
 
 
-def test_a_call_has_a_thread_of_the_kernel() -> None:
+def test_a_call_has_a_thread_of_the_kernel():
     mine = threading.get_native_id()
     assert native_threads.begin(threading.get_native_id).result(60) != mine
 
 
-def test_what_it_hands_over_runs_where_the_caller_waits() -> None:
+def test_what_it_hands_over_runs_where_the_caller_waits():
     """Under eventlet: in the thread of the greenlets, which may switch there."""
 
     def call() -> tuple[int, int]:
@@ -44,7 +42,7 @@ def test_what_it_hands_over_runs_where_the_caller_waits() -> None:
         assert there == own
 
 
-def test_an_error_reaches_the_caller() -> None:
+def test_an_error_reaches_the_caller():
     with pytest.raises(ZeroDivisionError):
         native_threads.begin(lambda: 1 // 0).result(60)
 
@@ -55,7 +53,7 @@ def test_an_error_reaches_the_caller() -> None:
         native_threads.begin(native_threads.hand_over, fail).result(60)
 
 
-def test_without_a_thread_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_it_is_refused(monkeypatch):
     def start(*_arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -65,7 +63,7 @@ def test_without_a_thread_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         native_threads.begin(os.getpid)
 
 
-def test_its_thread_leaves_no_file_open() -> None:
+def test_its_thread_leaves_no_file_open():
     """Under eventlet, each thread of the kernel that sleeps makes a hub."""
     native_threads.begin(time.sleep, 0.001).result(60)
     before = len(os.listdir("/proc/self/fd"))
@@ -74,7 +72,7 @@ def test_its_thread_leaves_no_file_open() -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_plugin_whose_calls_share_a_lock_does_not_hang() -> None:
+def test_a_plugin_whose_calls_share_a_lock_does_not_hang():
     calls, lock = loader.PluginCalls("acme"), threading.Lock()
 
     def call() -> None:

@@ -2,8 +2,6 @@
 
 """A process serves several nodes; each has a handle, and state of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

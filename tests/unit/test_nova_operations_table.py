@@ -2,8 +2,6 @@
 
 """The table of the virt driver has each operation, and each row its tests."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -65,12 +63,12 @@ def arguments(place: str, test: str) -> set[str]:
     return {each.arg for each in found.args.args}
 
 
-def test_each_row_is_read() -> None:
+def test_each_row_is_read():
     text = PAGE.read_text(encoding="utf-8")
     assert len(rows()) == len(re.findall(r"^   \* - ", text, re.MULTILINE)) - 1
 
 
-def test_each_operation_of_the_specification_has_a_row() -> None:
+def test_each_operation_of_the_specification_has_a_row():
     commands = {
         command
         for row in rows()
@@ -80,9 +78,7 @@ def test_each_operation_of_the_specification_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row["operation"])
-def test_each_row_states_the_effect_and_has_tests_with_one_group_and_with_several(
-    row: re.Match[str],
-) -> None:
+def test_each_row_states_the_effect_and_has_tests_with_one_group_and_with_several(row):
     assert row["effect"].split()[0].strip(",;:") in {
         "Attach",
         "Keep",

@@ -2,8 +2,6 @@
 
 """Every option is in the sample configuration, and has a help text."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path
@@ -25,7 +23,7 @@ def all_options() -> list[tuple[str, cfg.Opt]]:
     ]
 
 
-def test_every_option_is_in_the_sample() -> None:
+def test_every_option_is_in_the_sample():
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)
     conf([], default_config_files=[str(SAMPLE)])
@@ -42,5 +40,5 @@ def test_every_option_is_in_the_sample() -> None:
     assert wanted <= found
 
 
-def test_every_option_is_explained() -> None:
+def test_every_option_is_explained():
     assert [option.name for _, option in all_options() if not option.help] == []

@@ -2,8 +2,6 @@
 
 """An installed os_acc has the files and commands that its documents promise."""
 
-from __future__ import annotations
-
 import configparser
 import importlib
 import importlib.util
@@ -63,7 +61,7 @@ def readme_command(name: str) -> str:
     return found[1]
 
 
-def test_child_processes_run_the_package_under_test() -> None:
+def test_child_processes_run_the_package_under_test():
     program = "import os_acc; print(os_acc.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -71,7 +69,7 @@ def test_child_processes_run_the_package_under_test() -> None:
     assert done.stdout.strip() == os_acc.__file__
 
 
-def test_the_package_has_the_files_of_the_checkout_and_no_other() -> None:
+def test_the_package_has_the_files_of_the_checkout_and_no_other():
     """A wheel may lack a file, or have a deleted one that a build directory kept."""
     of_checkout, of_package = (
         {
@@ -84,18 +82,18 @@ def test_the_package_has_the_files_of_the_checkout_and_no_other() -> None:
     assert of_package == of_checkout
 
 
-def test_importing_the_library_loads_no_oslo_module() -> None:
+def test_importing_the_library_loads_no_oslo_module():
     loaded = modules_loaded_by("import os_acc")
     assert {name for name in loaded if name.startswith("oslo_")} == set()
 
 
-def test_the_service_loads_no_http_library() -> None:
+def test_the_service_loads_no_http_library():
     """Hosts whose devices and profiles are in files send no request."""
     loaded = modules_loaded_by("import os_acc.service, os_acc.plugins.pci")
     assert not loaded & {"requests", "urllib3", "keystoneauth1"}
 
 
-def test_using_every_module_never_loads_eventlet() -> None:
+def test_using_every_module_never_loads_eventlet():
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for path in SOURCES
@@ -110,7 +108,7 @@ def test_using_every_module_never_loads_eventlet() -> None:
         assert "eventlet" not in loaded
 
 
-def test_no_file_imports_eventlet_even_where_it_is_rarely_run() -> None:
+def test_no_file_imports_eventlet_even_where_it_is_rarely_run():
     pattern = re.compile(
         r"^\s*(import|from)\s[^#\n]*\b(eventlet|greenlet)\b", re.MULTILINE
     )
@@ -118,7 +116,7 @@ def test_no_file_imports_eventlet_even_where_it_is_rarely_run() -> None:
     assert [path for path in SOURCES if pattern.search(path.read_text())] == []
 
 
-def test_every_directory_with_code_is_a_package() -> None:
+def test_every_directory_with_code_is_a_package():
     bare = {
         path.parent for path in SOURCES if not (path.parent / "__init__.py").exists()
     }
@@ -128,12 +126,12 @@ def test_every_directory_with_code_is_a_package() -> None:
 @pytest.mark.parametrize(
     "group", ["console_scripts", "oslo.config.opts", "os_acc", "os_acc.cli"]
 )
-def test_every_entry_point_leads_somewhere(group: str) -> None:
+def test_every_entry_point_leads_somewhere(group):
     for point in entry_points(group):
         assert callable(point.load()), point
 
 
-def test_what_nova_loads_is_there_and_nothing_else_imports_nova() -> None:
+def test_what_nova_loads_is_there_and_nothing_else_imports_nova():
     (point,) = entry_points("nova.api.extra_spec_validators")
     assert importlib.util.find_spec(point.value)
     importing = {
@@ -144,7 +142,7 @@ def test_what_nova_loads_is_there_and_nothing_else_imports_nova() -> None:
     assert importing == {"nova"}
 
 
-def test_the_types_and_the_files_for_etc_are_shipped() -> None:
+def test_the_types_and_the_files_for_etc_are_shipped():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     sources = [
@@ -174,13 +172,13 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
 
 
 @pytest.mark.parametrize("name", ["run-the-demo", "run-the-tests"])
-def test_each_readme_command_is_one_line_that_needs_python_only(name: str) -> None:
+def test_each_readme_command_is_one_line_that_needs_python_only(name):
     steps = readme_command(name).split(" && ")
     assert shlex.split(steps[0]) == ["python3", "-m", "venv", ".venv"]
     assert all(shlex.split(step)[0].startswith(".venv/bin/") for step in steps[1:])
 
 
-def test_readme_commands_run_tox_environments_that_exist() -> None:
+def test_readme_commands_run_tox_environments_that_exist():
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     demo = shlex.split(readme_command("run-the-demo").split(" && ")[-1])
@@ -189,7 +187,7 @@ def test_readme_commands_run_tox_environments_that_exist() -> None:
     assert "pytest tests/unit" in tox["testenv"]["commands"]
 
 
-def test_ci_knows_every_lane_that_it_lists() -> None:
+def test_ci_knows_every_lane_that_it_lists():
     script = (ROOT / ".ci/run").read_text()
     first = re.search(r"^FIRST=\((.*)\)$", script, re.M)
     queue = re.search(r"^QUEUE=\((.*)\)$", script, re.M)
@@ -243,11 +241,8 @@ def context_of(path: str) -> Context:
     ids=["one file", "two files"],
 )
 def test_rootwrap_lets_each_context_start_as_privsep_starts_it(
-    rootwrap: list[filters.CommandFilter],
-    monkeypatch: pytest.MonkeyPatch,
-    context: str,
-    config_files: list[str],
-) -> None:
+    rootwrap, monkeypatch, context, config_files
+):
     assert allows(rootwrap, as_started(monkeypatch, context_of(context), *config_files))
 
 
@@ -264,10 +259,7 @@ def test_rootwrap_lets_each_context_start_as_privsep_starts_it(
     ],
     ids=lambda changed: " ".join(changed.values()),
 )
-def test_rootwrap_refuses_anything_else(
-    rootwrap: list[filters.CommandFilter],
-    changed: dict[str, str],
-) -> None:
+def test_rootwrap_refuses_anything_else(rootwrap, changed):
     arguments = {
         "--config-file": "/etc/nova/nova.conf",
         "--privsep_context": CONTEXTS[0],
@@ -295,17 +287,13 @@ def allowed_by_sudo(configuration: str, arguments: str) -> bool:
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_sudoers_lets_each_context_start(
-    monkeypatch: pytest.MonkeyPatch, context: str, configuration: str
-) -> None:
+def test_sudoers_lets_each_context_start(monkeypatch, context, configuration):
     command = as_started(monkeypatch, context_of(context), configuration)
     assert allowed_by_sudo(configuration, " ".join(command[1:]))
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
-def test_sudoers_takes_no_second_context_after_the_first(
-    configuration: str,
-) -> None:
+def test_sudoers_takes_no_second_context_after_the_first(configuration):
     words = (
         f"--config-file {configuration} --privsep_context os_acc.privsep.base "
         "--privsep_sock_path /tmp/x --privsep_context evil "
@@ -315,7 +303,7 @@ def test_sudoers_takes_no_second_context_after_the_first(
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
-def test_sudoers_takes_no_other_configuration(configuration: str) -> None:
+def test_sudoers_takes_no_other_configuration(configuration):
     words = (
         "--config-file /home/nova/nova.conf --privsep_context os_acc.privsep.base "
         "--privsep_sock_path /tmp/tmpq2_x/privsep.sock"
@@ -323,7 +311,7 @@ def test_sudoers_takes_no_other_configuration(configuration: str) -> None:
     assert not allowed_by_sudo(configuration, words)
 
 
-def test_pre_commit_runs_the_tools_of_the_lint_lane() -> None:
+def test_pre_commit_runs_the_tools_of_the_lint_lane():
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     pinned = set(tox["testenv:lint"]["deps"].split())

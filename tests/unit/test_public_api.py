@@ -2,8 +2,6 @@
 
 """The public API is the recorded one: see the manual's page on compatibility."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -16,16 +14,16 @@ RECORDED = json.loads(public_api.RECORD.read_text())
 FOUND = public_api.describe()
 
 
-def test_nothing_recorded_was_removed_or_changed() -> None:
+def test_nothing_recorded_was_removed_or_changed():
     assert public_api.incompatible(RECORDED, FOUND) == []
 
 
-def test_every_addition_is_recorded() -> None:
+def test_every_addition_is_recorded():
     added = [name for name in FOUND if name not in RECORDED]
     assert added == [], "run: python tools/public_api.py --record"
 
 
-def test_the_record_has_each_kind_of_promise() -> None:
+def test_the_record_has_each_kind_of_promise():
     assert {f"os_acc.{name}" for name in os_acc.__all__ if name != "Node"} <= set(FOUND)
     assert {
         "os_acc.Node.plug",
@@ -43,13 +41,13 @@ def test_the_record_has_each_kind_of_promise() -> None:
     } <= set(FOUND)
 
 
-def test_a_removed_name_and_a_changed_signature_are_incompatible() -> None:
+def test_a_removed_name_and_a_changed_signature_are_incompatible():
     changed = FOUND | {"os_acc.plug": "()"}
     del changed["os-acc unplug"]
     assert len(public_api.incompatible(FOUND, changed)) == 2
 
 
-def test_an_addition_is_compatible() -> None:
+def test_an_addition_is_compatible():
     assert public_api.incompatible(FOUND, FOUND | {"os_acc.more": "()"}) == []
 
 
@@ -86,7 +84,7 @@ def marked(kind: str) -> Iterator[Path]:
             yield path
 
 
-def test_a_deprecation_is_in_the_code_the_manual_and_the_release_note() -> None:
+def test_a_deprecation_is_in_the_code_the_manual_and_the_release_note():
     found = {kind: sorted(marked(kind)) for kind in MARKS}
     texts = {
         page: " ".join((MANUAL / page).read_text("utf-8").split())

@@ -2,8 +2,6 @@
 
 """Consecutive shares select every test, and each number always the same tests."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json
@@ -48,7 +46,7 @@ sys.exit(status)
 
 @pytest.mark.parametrize("divisor", [1, 2, 10])
 @pytest.mark.parametrize("first", [0, 7, 1_234, 16**7 + 5])
-def test_consecutive_shares_select_each_item_once(first: int, divisor: int):
+def test_consecutive_shares_select_each_item_once(first, divisor):
     items = [f"item {number}" for number in range(97)]
     numbers = range(first, first + divisor)
     selected = [each for n in numbers for each in Share(n).select(items, divisor)]
@@ -74,9 +72,7 @@ def test_the_place_of_a_test_follows_from_its_name_alone():
 
 
 @pytest.fixture(scope="module")
-def places(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[int, int]]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]]:
     """Return the place and the divisor of each test of the lanes."""
     file = tmp_path_factory.mktemp("collected") / "tests.json"
     # Rewritten assertions cost half of the time of a collection.
@@ -117,19 +113,19 @@ def selected(
     }
 
 
-def test_every_test_is_selected_in_some_share(selected: dict[str, list[int]]):
+def test_every_test_is_selected_in_some_share(selected):
     assert selected
     assert [name for name, numbers in selected.items() if not numbers] == []
 
 
-def test_every_test_is_selected_equally_often(selected: dict[str, list[int]]):
+def test_every_test_is_selected_equally_often(selected):
     """A test is selected by every n-th number."""
     for name, numbers in selected.items():
         steps = {later - number for number, later in itertools.pairwise(numbers)}
         assert len(steps) <= 1, name
 
 
-def test_no_share_has_twice_its_part(selected: dict[str, list[int]]):
+def test_no_share_has_twice_its_part(selected):
     sizes = collections.Counter(
         number for numbers in selected.values() for number in numbers
     )
@@ -138,9 +134,7 @@ def test_no_share_has_twice_its_part(selected: dict[str, list[int]]):
 
 @pytest.mark.parametrize("selected", LANES[2:], indirect=True)
 @pytest.mark.share(len(LANES), place=2)
-def test_consecutive_shares_run_every_test_on_every_kernel(
-    selected: dict[str, list[int]],
-):
+def test_consecutive_shares_run_every_test_on_every_kernel(selected):
     for name, numbers in selected.items():
         met = {kernel for number in numbers for kernel in kernels.of(Share(number))}
         assert met == set(kernels.KERNELS), name
@@ -191,7 +185,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_next_commit_has_the_next_share(repository: Path, tmp_path: Path):
+def test_the_next_commit_has_the_next_share(repository, tmp_path):
     assert number_of(repository) == 4
     git(repository, "commit", "-q", "--allow-empty", "-m", "the next")
     fresh = tmp_path / "fresh"
@@ -199,7 +193,7 @@ def test_the_next_commit_has_the_next_share(repository: Path, tmp_path: Path):
     assert number_of(repository) == number_of(fresh) == 5
 
 
-def test_a_shallow_clone_has_the_same_share_each_time(repository: Path, tmp_path: Path):
+def test_a_shallow_clone_has_the_same_share_each_time(repository, tmp_path):
     numbers = []
     for name in ("one", "other"):
         clone = tmp_path / name
@@ -251,7 +245,7 @@ def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
 
 
 @pytest.mark.share(4)
-def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
+def test_a_run_selects_its_share_in_any_order(tmp_path):
     everything, _ = run(tmp_path)
     first, printed = run(tmp_path, "--share=3")
     spread, printed_by_workers = run(tmp_path, "--share=3", "-n", "2")
@@ -269,7 +263,7 @@ def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
 
 
 @pytest.mark.share(4)
-def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
+def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path):
     met = [run(tmp_path, "--divisor=3", f"--share={number}")[0] for number in range(3)]
     selected = [name for names in met for name in names if "placed" not in name]
     assert len(selected) == len(set(selected)) == 21

@@ -2,8 +2,6 @@
 
 """The tool for structure figures measures a plug down to the kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools import structure

@@ -2,8 +2,6 @@
 
 """Values as error messages show them."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

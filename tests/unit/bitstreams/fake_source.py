@@ -9,11 +9,11 @@ import dataclasses
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from os_acc import exception
 from os_acc.bitstreams.source import DownloadInterrupted, ImageStream, has
 from os_acc.objects.bitstream import Image
+from tests.unit.bitstreams import image_examples
 
 PIECE = 1 << 20
 
@@ -25,22 +25,15 @@ def id_of(number: int) -> str:
 
 def image_of(content: bytes, number: int = 1, **changes: object) -> Image:
     """Return a valid image with this content."""
-    image = Image(
-        id=id_of(number),
-        name=f"loopback{number}",
-        status="active",
-        visibility="public",
-        hidden=False,
-        owner="",
-        size=len(content),
-        disk_format="raw",
-        container_format="bare",
-        hash_algo="sha512",
-        hash_value=hashlib.sha512(content).hexdigest(),
-        tags=frozenset({"FPGA"}),
-        properties=MappingProxyType({}),
-    )
-    return dataclasses.replace(image, **changes)
+    fields = {
+        "id": id_of(number),
+        "name": f"loopback{number}",
+        "owner": "",
+        "size": len(content),
+        "hash_value": hashlib.sha512(content).hexdigest(),
+        "properties": {},
+    }
+    return image_examples.image(number, **fields | changes)
 
 
 @dataclasses.dataclass

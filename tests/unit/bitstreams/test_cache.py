@@ -2,8 +2,6 @@
 
 """The cache keeps verified images, and no others."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +11,6 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
-from os_acc.bitstreams.cache import Cache
 from os_acc.objects.bitstream import Digest, Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import (
@@ -31,14 +28,14 @@ from tests.unit.bitstreams.fake_source import Place, image_of
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-def test_an_image_is_fetched_once_and_stays(cache: Cache, place: Place) -> None:
+def test_an_image_is_fetched_once_and_stays(cache, place):
     assert [get(cache, place) for _ in range(3)] == [CONTENT] * 3
     assert place.begun == [0]
 
 
 def test_it_has_the_name_of_its_digest_and_nothing_lies_beside_it(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+    cache, place, directory
+):
     get(cache, place)
     assert names(directory) == {file_name(place.only)}
     (entry,) = cache.survey().entries
@@ -48,8 +45,8 @@ def test_it_has_the_name_of_its_digest_and_nothing_lies_beside_it(
 
 
 def test_a_name_and_what_has_it_survive_the_loss_of_power(
-    cache: Cache, place: Place, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, place, directory, monkeypatch
+):
     seen: list[tuple[str, str]] = []
     fsync, rename = os.fsync, os.rename
 
@@ -72,23 +69,21 @@ def test_a_name_and_what_has_it_survive_the_loss_of_power(
     ]
 
 
-def test_two_images_of_one_content_are_one_file(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_two_images_of_one_content_are_one_file(cache, place, directory):
     get(cache, place)
     get(cache, place, image_of(CONTENT, 2))
     assert place.begun == [0]
     assert len(names(directory)) == 1
 
 
-def test_a_cache_that_is_not_there_is_empty(cache: Cache) -> None:
+def test_a_cache_that_is_not_there_is_empty(cache):
     assert cache.survey().entries == ()
     assert cache.prune(0, patiently()) == ()
 
 
 def test_an_image_that_is_there_is_found_without_looking_at_the_others(
-    cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, place, monkeypatch
+):
     get(cache, place)
     monkeypatch.setattr(
         cache_module, "_scan", lambda _directory: pytest.fail("it looked")
@@ -96,9 +91,7 @@ def test_an_image_that_is_there_is_found_without_looking_at_the_others(
     assert get(cache, place) == CONTENT
 
 
-def test_a_new_image_looks_at_the_others_once(
-    cache: Cache, place: Place, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_image_looks_at_the_others_once(cache, place, directory, monkeypatch):
     directory.mkdir(parents=True)
     for number in range(3):
         (directory / f"sha256-{number:064x}").touch()
@@ -108,9 +101,7 @@ def test_a_new_image_looks_at_the_others_once(
     assert looked == [str(directory)]
 
 
-def test_it_is_in_use_for_as_long_as_the_context_lasts(
-    cache: Cache, place: Place, in_child: Callable[..., str]
-) -> None:
+def test_it_is_in_use_for_as_long_as_the_context_lasts(cache, place, in_child):
     with cache.fetched(place, place.only, patiently()) as file:
         (entry,) = cache.survey().entries
         assert cache.is_used(entry)
@@ -147,9 +138,7 @@ def faulty(place: Place, what: str) -> Image:
         ("silent", exception.ServiceType.IMAGE),
     ],
 )
-def test_what_is_not_proved_leaves_nothing_behind(
-    cache: Cache, place: Place, directory: Path, what: str, error: type[Exception]
-) -> None:
+def test_what_is_not_proved_leaves_nothing_behind(cache, place, directory, what, error):
     directory.mkdir(parents=True)
     image = faulty(place, what)
     deadline = soon() if what == "silent" else patiently()
@@ -158,7 +147,7 @@ def test_what_is_not_proved_leaves_nothing_behind(
     assert names(directory) == set()
 
 
-def test_a_caller_that_fails_leaves_the_image_there(cache: Cache, place: Place) -> None:
+def test_a_caller_that_fails_leaves_the_image_there(cache, place):
     with (
         pytest.raises(ZeroDivisionError),
         cache.fetched(place, place.only, patiently()),
@@ -168,9 +157,7 @@ def test_a_caller_that_fails_leaves_the_image_there(cache: Cache, place: Place) 
     assert not cache.is_used(entry)
 
 
-def test_a_progress_that_fails_leaves_nothing(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_a_progress_that_fails_leaves_nothing(cache, place, directory):
     def progress(_done: int, _size: int | None) -> None:
         raise KeyboardInterrupt
 
@@ -182,9 +169,7 @@ def test_a_progress_that_fails_leaves_nothing(
     assert names(directory) == set()
 
 
-def test_a_file_of_another_size_is_fetched_anew(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_a_file_of_another_size_is_fetched_anew(cache, place, directory):
     get(cache, place)
     os.truncate(directory / file_name(place.only), SIZE - 1)
     assert get(cache, place) == CONTENT
@@ -198,9 +183,7 @@ def alter(path: Path) -> None:
         file.write(b"!")
 
 
-def test_an_altered_file_is_forgotten_and_fetched_anew(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_an_altered_file_is_forgotten_and_fetched_anew(cache, place, directory):
     get(cache, place)
     alter(directory / file_name(place.only))
     assert not cache.verify(Digest.of(place.only), patiently())
@@ -209,18 +192,14 @@ def test_an_altered_file_is_forgotten_and_fetched_anew(
     assert place.begun == [0, 0]
 
 
-def test_a_sound_file_is_not_forgotten_because_somebody_says_so(
-    cache: Cache, place: Place
-) -> None:
+def test_a_sound_file_is_not_forgotten_because_somebody_says_so(cache, place):
     get(cache, place)
     assert cache.verify(Digest.of(place.only), patiently())
     get(cache, place)
     assert place.begun == [0]
 
 
-def test_what_cannot_be_hashed_in_time_stays(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_what_cannot_be_hashed_in_time_stays(cache, place, directory):
     get(cache, place)
     digest = Digest.of(place.only)
     with pytest.raises(exception.DeviceStuck, match="no time is left"):
@@ -228,9 +207,7 @@ def test_what_cannot_be_hashed_in_time_stays(
     assert names(directory) == {digest.file_name}
 
 
-def test_who_uses_an_altered_file_does_not_keep_it_there(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_who_uses_an_altered_file_does_not_keep_it_there(cache, place, directory):
     with cache.fetched(place, place.only, patiently()):
         alter(directory / file_name(place.only))
         assert not cache.verify(Digest.of(place.only), patiently())
@@ -238,8 +215,8 @@ def test_who_uses_an_altered_file_does_not_keep_it_there(
 
 
 def test_an_altered_file_that_is_evicted_meanwhile_is_forgotten_all_the_same(
-    cache: Cache, place: Place, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, place, directory, monkeypatch
+):
     get(cache, place)
     alter(directory / file_name(place.only))
     log, entry = cache_module.LOG, directory / file_name(place.only)
@@ -248,7 +225,7 @@ def test_an_altered_file_that_is_evicted_meanwhile_is_forgotten_all_the_same(
     assert names(directory) == set()
 
 
-def test_what_is_not_there_need_not_be_forgotten(cache: Cache, place: Place) -> None:
+def test_what_is_not_there_need_not_be_forgotten(cache, place):
     assert cache.verify(Digest.of(place.only), patiently())
 
 
@@ -267,13 +244,7 @@ NAMES = ("notes.txt", "sha512-12", ".hidden", "md5-" + "0" * 32, "sha256-" + "0"
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("what", STRANGE)
-def test_what_lies_there_is_no_obstacle(
-    make_cache: Callable[..., Cache],
-    several: Place,
-    directory: Path,
-    what: str,
-    name: str,
-) -> None:
+def test_what_lies_there_is_no_obstacle(make_cache, several, directory, what, name):
     directory.mkdir(parents=True)
     STRANGE[what](directory / name)
     cache = make_cache(2 * SIZE)
@@ -283,9 +254,7 @@ def test_what_lies_there_is_no_obstacle(
 
 
 @pytest.mark.parametrize("what", STRANGE)
-def test_what_has_the_name_of_an_image_gives_way(
-    cache: Cache, place: Place, directory: Path, what: str
-) -> None:
+def test_what_has_the_name_of_an_image_gives_way(cache, place, directory, what):
     directory.mkdir(parents=True)
     STRANGE[what](directory / file_name(place.only))
     assert get(cache, place) == CONTENT
@@ -294,9 +263,7 @@ def test_what_has_the_name_of_an_image_gives_way(
     assert place.begun == [0]
 
 
-def test_a_directory_that_is_not_empty_is_not_removed(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_a_directory_that_is_not_empty_is_not_removed(cache, place, directory):
     there = directory / file_name(place.only) / "something"
     there.mkdir(parents=True)
     with pytest.raises(exception.StateUnavailable, match=file_name(place.only)):
@@ -305,9 +272,7 @@ def test_a_directory_that_is_not_empty_is_not_removed(
     assert there.exists()
 
 
-def test_a_place_that_cannot_be_used_is_told(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_a_place_that_cannot_be_used_is_told(cache, place, directory):
     directory.parent.mkdir()
     directory.touch()
     with pytest.raises(exception.StateUnavailable, match="bitstreams"):

@@ -2,20 +2,15 @@
 
 """The cache obeys its limit of size, and makes room on a full disk."""
 
-from __future__ import annotations
-
-import contextlib
 import errno
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
-from os_acc.bitstreams.cache import Cache
 from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import (
@@ -37,36 +32,26 @@ pytestmark = pytest.mark.usefixtures("hasty")
 # -- the limit of size ---------------------------------------------------------
 
 
-def test_the_least_recently_used_goes_first(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_the_least_recently_used_goes_first(make_cache, several):
     cache = make_cache(3 * SIZE)
     use(cache, several, 1, 2, 3, 1)
     use(cache, several, 4)
     assert numbers(cache, several) == [3, 1, 4]
 
 
-def test_whoever_uses_an_image_makes_it_the_last_to_go(
-    cache: Cache, several: Place
-) -> None:
+def test_whoever_uses_an_image_makes_it_the_last_to_go(cache, several):
     use(cache, several, 1, 2)
     get(cache, several, next(iter(several.all.values())))
     assert numbers(cache, several) == [2, 1]
 
 
-def test_no_more_goes_than_has_to(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_no_more_goes_than_has_to(make_cache, several):
     cache = make_cache(4 * SIZE - 1)
     use(cache, several, 1, 2, 3, 4)
     assert numbers(cache, several) == [2, 3, 4]
 
 
-def test_what_is_in_use_stays(
-    make_cache: Callable[..., Cache],
-    several: Place,
-    paused_child: Callable[..., contextlib.AbstractContextManager],
-) -> None:
+def test_what_is_in_use_stays(make_cache, several, paused_child):
     cache = make_cache(3 * SIZE)
     use(cache, several, 1, 2, 3)
 
@@ -84,9 +69,7 @@ def test_what_is_in_use_stays(
     assert numbers(cache, several) == [3, 4, 2]
 
 
-def test_where_all_is_in_use_there_is_no_room(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_where_all_is_in_use_there_is_no_room(make_cache, several):
     cache = make_cache(2 * SIZE)
     first, second, third, _ = several.all.values()
     with (
@@ -101,9 +84,7 @@ def test_where_all_is_in_use_there_is_no_room(
     assert get(cache, several, third) == numbered(3)
 
 
-def test_an_image_larger_than_the_cache_evicts_nothing(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_an_image_larger_than_the_cache_evicts_nothing(make_cache, several):
     use(make_cache(), several, 1, 2)
     cache = make_cache(SIZE - 1)
     with pytest.raises(exception.CacheFull, match=f"{SIZE} bytes does not fit"):
@@ -112,9 +93,7 @@ def test_an_image_larger_than_the_cache_evicts_nothing(
     assert several.begun == [0, 0]
 
 
-def test_an_image_of_unknown_size_keeps_within_the_bounds_too(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_an_image_of_unknown_size_keeps_within_the_bounds_too(make_cache, several):
     cache = make_cache(2 * SIZE)
     use(cache, several, 1, 2)
     third = image_of(numbered(3), 3, size=None)
@@ -125,9 +104,7 @@ def test_an_image_of_unknown_size_keeps_within_the_bounds_too(
         get(small, several, image_of(numbered(4), 4, size=None))
 
 
-def test_downloads_under_way_count(
-    make_cache: Callable[..., Cache], several: Place
-) -> None:
+def test_downloads_under_way_count(make_cache, several):
     cache = make_cache(2 * SIZE - 1)
     first, second, *_ = several.all.values()
     several.gate.clear()
@@ -143,7 +120,7 @@ def test_downloads_under_way_count(
     assert numbers(cache, several) == [1]
 
 
-def test_pruning_keeps_what_was_used_last(cache: Cache, several: Place) -> None:
+def test_pruning_keeps_what_was_used_last(cache, several):
     use(cache, several, 1, 2, 3, 4)
     gone = cache.prune(2 * SIZE, patiently())
     assert [entry.size for entry in gone] == [SIZE, SIZE]
@@ -168,8 +145,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_a_disk_without_space_is_told_before_anything_is_asked_for(
-    cache: Cache, place: Place, directory: Path, free: Callable[[int], None]
-) -> None:
+    cache, place, directory, free
+):
     free(cache_module.SPARED + SIZE - 1)
     with pytest.raises(exception.CacheFull, match=f"{SIZE - 1} bytes are free"):
         get(cache, place)
@@ -179,9 +156,7 @@ def test_a_disk_without_space_is_told_before_anything_is_asked_for(
     assert get(cache, place) == CONTENT
 
 
-def test_images_give_way_where_the_disk_is_full(
-    cache: Cache, several: Place, free: Callable[[int], None]
-) -> None:
+def test_images_give_way_where_the_disk_is_full(cache, several, free):
     use(cache, several, 1, 2, 3)
     free(cache_module.SPARED)
     use(cache, several, 4)
@@ -198,13 +173,8 @@ def test_images_give_way_where_the_disk_is_full(
     ],
 )
 def test_a_disk_that_is_full_in_the_middle_leaves_nothing(
-    cache: Cache,
-    place: Place,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    number: int,
-) -> None:
+    cache, place, directory, monkeypatch, step, number
+):
     def refuse(*_arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -217,8 +187,8 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(
 
 
 def test_a_file_system_that_cannot_reserve_space_is_used_all_the_same(
-    cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, place, monkeypatch
+):
     def refuse(*_arguments: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -226,7 +196,7 @@ def test_a_file_system_that_cannot_reserve_space_is_used_all_the_same(
     assert get(cache, place) == CONTENT
 
 
-def test_what_was_longer_before_leaves_no_rest(cache: Cache) -> None:
+def test_what_was_longer_before_leaves_no_rest(cache):
     place = Place(CONTENT, resumes=False)
     place.faults.drops = [2 * PIECE]
     short = CONTENT[:PIECE]

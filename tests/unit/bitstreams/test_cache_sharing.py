@@ -2,12 +2,9 @@
 
 """Threads and processes share one cache, and one download."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -34,16 +31,14 @@ from tests.unit.bitstreams.fake_source import Place
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-def test_one_download_serves_sixteen_threads(cache: Cache, place: Place) -> None:
+def test_one_download_serves_sixteen_threads(cache, place):
     with ThreadPoolExecutor(16) as pool:
         contents = list(pool.map(lambda _: get(cache, place), range(16)))
     assert contents == [CONTENT] * 16
     assert place.begun == [0]
 
 
-def test_one_download_serves_several_processes(
-    cache: Cache, place: Place, in_child: Callable[..., str]
-) -> None:
+def test_one_download_serves_several_processes(cache, place, in_child):
     def fetch_it() -> str:
         return f"{get(cache, place) == CONTENT} {len(place.begun)}"
 
@@ -53,8 +48,8 @@ def test_one_download_serves_several_processes(
 
 
 def test_who_waits_for_anothers_download_waits_until_its_deadline(
-    cache: Cache, place: Place, paused_child: Callable[..., object]
-) -> None:
+    cache, place, paused_child
+):
     def stop_amid(pause: Callable[[], None]) -> None:
         with cache.fetched(place, place.only, patiently(), lambda *_: pause()):
             pass
@@ -71,8 +66,8 @@ def test_who_waits_for_anothers_download_waits_until_its_deadline(
 
 
 def test_a_killed_download_is_never_taken_for_an_image(
-    cache: Cache, several: Place, directory: Path, paused_child: Callable[..., object]
-) -> None:
+    cache, several, directory, paused_child
+):
     first, second, third, _ = several.all.values()
 
     def stop_amid(pause: Callable[[], None]) -> None:
@@ -100,8 +95,8 @@ def test_a_killed_download_is_never_taken_for_an_image(
 
 
 def test_eviction_and_use_in_many_processes_never_show_half_an_image(
-    make_cache: Callable[..., Cache], several: Place, in_child: Callable[..., str]
-) -> None:
+    make_cache, several, in_child
+):
     """Three processes use four images, one at a time each; there is room for three."""
 
     def use_all() -> str:
@@ -139,8 +134,8 @@ def evicting(
 
 
 def test_an_image_that_is_evicted_as_it_is_opened_is_fetched_anew(
-    cache: Cache, place: Place, directory: Path, evicting: Callable[[], None]
-) -> None:
+    cache, place, directory, evicting
+):
     get(cache, place)
     evicting()
     assert get(cache, place) == CONTENT
@@ -149,8 +144,8 @@ def test_an_image_that_is_evicted_as_it_is_opened_is_fetched_anew(
 
 
 def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
-    cache: Cache, place: Place, paused_child: Callable[..., object]
-) -> None:
+    cache, place, paused_child
+):
     get(cache, place)
     path = cache.path(place.only)
 
@@ -168,16 +163,12 @@ def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
     assert get(cache, place) == CONTENT
 
 
-def test_locks_of_images_leave_no_files_behind(
-    cache: Cache, several: Place, directory: Path
-) -> None:
+def test_locks_of_images_leave_no_files_behind(cache, several, directory):
     use(cache, several, 1, 2, 3)
     assert names(directory.parent / "locks") == {CACHE_LOCK}
 
 
-def test_no_lock_of_an_image_is_held_while_it_is_used(
-    cache: Cache, place: Place, directory: Path
-) -> None:
+def test_no_lock_of_an_image_is_held_while_it_is_used(cache, place, directory):
     locks = Locks(str(directory.parent))
     with cache.fetched(place, place.only, patiently()):
         wanted = (CACHE_LOCK, bitstream_lock(Digest.of(place.only)))

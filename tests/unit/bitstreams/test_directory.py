@@ -2,8 +2,6 @@
 
 """A directory serves as a source of images, also beside foreign or damaged files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -62,7 +60,7 @@ def read(source: Directory, number: int, offset: int = 0) -> bytes:
     return b"".join(pieces)
 
 
-def test_an_image_is_what_is_said_beside_it(place: Path, source: Directory) -> None:
+def test_an_image_is_what_is_said_beside_it(place, source):
     put(
         place,
         2,
@@ -88,7 +86,7 @@ def test_an_image_is_what_is_said_beside_it(place: Path, source: Directory) -> N
     assert image.properties == {"vendor": "8086", "accel:function_id": "f1"}
 
 
-def test_what_is_not_said_is_as_of_a_public_image(source: Directory) -> None:
+def test_what_is_not_said_is_as_of_a_public_image(source):
     image = source.image(id_of(1), patiently())
     assert (image.name, image.status) == ("image1.gbs", "active")
     assert (image.visibility, image.hidden) == ("public", False)
@@ -96,14 +94,12 @@ def test_what_is_not_said_is_as_of_a_public_image(source: Directory) -> None:
     assert not image.properties
 
 
-def test_an_id_is_found_however_it_is_written(source: Directory) -> None:
+def test_an_id_is_found_however_it_is_written(source):
     written = id_of(1).replace("-", "").upper()
     assert source.image(written, patiently()).id == id_of(1)
 
 
-def test_images_are_found_by_name_tag_and_property(
-    place: Path, source: Directory
-) -> None:
+def test_images_are_found_by_name_tag_and_property(place, source):
     put(place, 2, name="loopback", tags=["FPGA", "test"], function_name="lo")
     put(place, 3, name="loopback", tags=["FPGA"])
     assert ids(source) == {id_of(1), id_of(2), id_of(3)}
@@ -115,24 +111,22 @@ def test_images_are_found_by_name_tag_and_property(
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1 << 20, len(CONTENT) - 1])
-def test_the_file_is_read_from_any_offset(source: Directory, offset: int) -> None:
+def test_the_file_is_read_from_any_offset(source, offset):
     assert read(source, 1, offset) == CONTENT[offset:]
 
 
-def test_an_id_that_is_not_there_is_told_with_the_place(
-    place: Path, source: Directory
-) -> None:
+def test_an_id_that_is_not_there_is_told_with_the_place(place, source):
     with pytest.raises(exception.ImageNotFound, match=f"{place}.*{id_of(9)}"):
         source.image(id_of(9), patiently())
 
 
-def test_two_files_of_one_id_are_both_named(place: Path, source: Directory) -> None:
+def test_two_files_of_one_id_are_both_named(place, source):
     put(place, 2, id=id_of(1))
     with raises(exception.ImageReason.AMBIGUOUS, match=r"image1\.gbs, image2\.gbs"):
         source.image(id_of(1), patiently())
 
 
-def test_an_image_that_goes_is_not_found(place: Path, source: Directory) -> None:
+def test_an_image_that_goes_is_not_found(place, source):
     image = source.image(id_of(1), patiently())
     (place / "image1.gbs").unlink()
     with (
@@ -142,16 +136,14 @@ def test_an_image_that_goes_is_not_found(place: Path, source: Directory) -> None
         pytest.fail("a file that is gone was opened")
 
 
-def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_is_missing_is_named(tmp_path):
     source = Directory(str(tmp_path / "missing"))
     with raises(exception.ServiceType.IMAGE, match="missing") as details:
         source.image(id_of(1), patiently())
     assert "directory" in details.value.hint
 
 
-def test_nothing_is_read_after_the_deadline(
-    source: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_after_the_deadline(source, monkeypatch):
     image = source.image(id_of(1), patiently())
     with raises(exception.ServiceType.IMAGE, match="in time"):
         source.image(id_of(1), time.monotonic())
@@ -161,9 +153,7 @@ def test_nothing_is_read_after_the_deadline(
             list(data)
 
 
-def test_a_directory_that_everybody_can_write_is_no_source(
-    place: Path, source: Directory
-) -> None:
+def test_a_directory_that_everybody_can_write_is_no_source(place, source):
     place.chmod(0o777)
     with pytest.raises(exception.InvalidConfiguration, match="world-writable"):
         ids(source)
@@ -212,9 +202,7 @@ def instead(path: Path, make: Callable[[Path], object]) -> None:
 
 
 @pytest.mark.parametrize("what", UNUSABLE)
-def test_what_is_unusable_is_told_once_and_harms_no_other(
-    place: Path, source: Directory, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+def test_what_is_unusable_is_told_once_and_harms_no_other(place, source, caplog, what):
     put(place, 2)
     UNUSABLE[what](place)
     assert ids(source) == ids(source) == {id_of(1)}
@@ -225,9 +213,7 @@ def test_what_is_unusable_is_told_once_and_harms_no_other(
         source.image(id_of(2), patiently())
 
 
-def test_a_file_whose_name_is_no_text_harms_no_other(
-    place: Path, source: Directory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_whose_name_is_no_text_harms_no_other(place, source, caplog):
     name = os.fsencode(place) + b"/\xff.gbs"
     for path in (name, name + b".json"):
         Path(os.fsdecode(path)).write_text(json.dumps({"id": id_of(2)}))
@@ -235,9 +221,7 @@ def test_a_file_whose_name_is_no_text_harms_no_other(
     caplog.records[0].getMessage().encode()
 
 
-def test_properties_that_are_still_written_are_read_when_they_are_whole(
-    place: Path, source: Directory
-) -> None:
+def test_properties_that_are_still_written_are_read_when_they_are_whole(place, source):
     put(place, 2)
     whole = beside(place).read_text()
     beside(place).write_text(whole[:-5])
@@ -263,9 +247,7 @@ fields = st.dictionaries(
 
 @settings(deadline=None, max_examples=50)
 @given(fields)
-def test_whatever_the_properties_say_the_others_are_read(
-    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]
-) -> None:
+def test_whatever_the_properties_say_the_others_are_read(tmp_path_factory, fields):
     place = tmp_path_factory.mktemp("images")
     put(place, 1, b"1")
     put(place, 2, b"2", **fields)

@@ -2,8 +2,6 @@
 
 """A download yields the whole image or an error after each kind of failure."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools
@@ -54,13 +52,13 @@ def fetched(
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE])
-def test_an_image_arrives_as_it_is(path: Path, size: int) -> None:
+def test_an_image_arrives_as_it_is(path, size):
     content = os.urandom(size)
     assert fetched(path, Place(content)) == content
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha384", "blake2b", "sha3_512"])
-def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
+def test_it_is_proved_by_its_own_algorithm(path, algorithm):
     place = Place(CONTENT)
     value = hashlib.new(algorithm, CONTENT).hexdigest()
     changes = {"hash_algo": algorithm, "hash_value": value}
@@ -70,14 +68,14 @@ def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
         fetched(path, place, image_of(CONTENT, **changes))
 
 
-def test_without_a_hash_nothing_is_asked_for(path: Path) -> None:
+def test_without_a_hash_nothing_is_asked_for(path):
     place = Place(CONTENT)
     with raises(exception.ImageReason.INVALID, match="no hash"):
         fetched(path, place, image_of(CONTENT, hash_value=""))
     assert place.begun == []
 
 
-def test_one_bit_makes_another_image(path: Path) -> None:
+def test_one_bit_makes_another_image(path):
     place = Place(CONTENT)
     image = place.only
     place.contents[image.id] = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
@@ -85,14 +83,14 @@ def test_one_bit_makes_another_image(path: Path) -> None:
         fetched(path, place)
 
 
-def test_a_dropped_connection_goes_on_where_it_stopped(path: Path) -> None:
+def test_a_dropped_connection_goes_on_where_it_stopped(path):
     place = Place(CONTENT)
     place.faults.drops = [PIECE + 7, PIECE + 7, 2 * PIECE]
     assert fetched(path, place) == CONTENT
     assert place.begun == [0, PIECE + 7, PIECE + 7, 2 * PIECE]
 
 
-def test_a_source_that_cannot_do_that_begins_anew(path: Path) -> None:
+def test_a_source_that_cannot_do_that_begins_anew(path):
     place = Place(CONTENT, resumes=False)
     place.faults.drops = [PIECE + 7, 2 * PIECE]
     assert fetched(path, place) == CONTENT
@@ -100,9 +98,7 @@ def test_a_source_that_cannot_do_that_begins_anew(path: Path) -> None:
 
 
 @pytest.mark.parametrize("drops", [[], [PIECE] * 100_000])
-def test_a_source_that_does_not_is_given_up_at_the_deadline(
-    path: Path, drops: list[int]
-) -> None:
+def test_a_source_that_does_not_is_given_up_at_the_deadline(path, drops):
     place = Place(CONTENT)
     place.faults = Faults(drops, refusals=0 if drops else 100_000)
     with raises(exception.ServiceType.IMAGE, match="not downloaded in time"):
@@ -113,8 +109,8 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
     ("faults", "done"), [(Faults(refusals=1), 0), (Faults(drops=[PIECE]), PIECE)]
 )
 def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch, faults: Faults, done: int
-) -> None:
+    path, monkeypatch, faults, done
+):
     monkeypatch.setattr(download, "FIRST_PAUSE", 1_000)
     monkeypatch.setattr(download, "LONGEST_PAUSE", 1_000)
     place = Place(CONTENT)
@@ -126,7 +122,7 @@ def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
     assert isinstance(late.value.__cause__, exception.ServiceUnavailable)
 
 
-def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> None:
+def test_a_source_that_never_ends_is_given_up_at_the_deadline(path):
     class Endless:
         offset = 0
 
@@ -140,7 +136,7 @@ def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> Non
 
 
 @pytest.mark.parametrize("at", [PIECE, len(CONTENT) - 1])
-def test_an_end_that_comes_early_is_tried_again(path: Path, at: int) -> None:
+def test_an_end_that_comes_early_is_tried_again(path, at):
     place = Place(CONTENT)
     place.faults.ends = [at]
     assert fetched(path, place) == CONTENT
@@ -148,9 +144,7 @@ def test_an_end_that_comes_early_is_tried_again(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("resumes", [True, False])
-def test_a_file_that_is_shorter_than_it_should_be_is_refused(
-    path: Path, resumes: bool
-) -> None:
+def test_a_file_that_is_shorter_than_it_should_be_is_refused(path, resumes):
     place = Place(CONTENT, resumes=resumes)
     image = image_of(CONTENT, size=len(CONTENT) + 1)
     message = f"sends {len(CONTENT)} of {len(CONTENT) + 1} bytes"
@@ -160,9 +154,7 @@ def test_a_file_that_is_shorter_than_it_should_be_is_refused(
 
 @pytest.mark.parametrize("resumes", [True, False])
 @pytest.mark.parametrize("at", [0, PIECE + 7])
-def test_a_store_that_has_no_more_of_it_is_not_waited_for(
-    path: Path, resumes: bool, at: int
-) -> None:
+def test_a_store_that_has_no_more_of_it_is_not_waited_for(path, resumes, at):
     place = Place(CONTENT, resumes=resumes)
     place.faults.cuts = [at] * 100_000
     message = f"sends {at} of {len(CONTENT)} bytes"
@@ -172,14 +164,14 @@ def test_a_store_that_has_no_more_of_it_is_not_waited_for(
     assert len(place.begun) == 4
 
 
-def test_answers_that_are_cut_short_at_other_bytes_are_tried_again(path: Path) -> None:
+def test_answers_that_are_cut_short_at_other_bytes_are_tried_again(path):
     place = Place(CONTENT, piece=1000)
     place.faults.cuts = list(range(1000, 21_000, 1000))
     assert fetched(path, place) == CONTENT
     assert len(place.begun) == 21
 
 
-def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path: Path) -> None:
+def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path):
     place = Place(CONTENT)
     place.faults = Faults(cuts=[PIECE], refusals=50)
     assert fetched(path, place) == CONTENT
@@ -188,7 +180,7 @@ def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path: Path) ->
     assert fetched(path, place) == CONTENT
 
 
-def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
+def test_a_file_that_is_longer_is_refused_before_it_is_read(path):
     seen: list[int] = []
     image = image_of(CONTENT, size=PIECE)
     with raises(exception.ImageReason.INVALID, match=f"more than {PIECE} bytes"):
@@ -199,14 +191,14 @@ def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
     assert path.stat().st_size == PIECE
 
 
-def test_without_a_size_there_is_a_limit_all_the_same(path: Path) -> None:
+def test_without_a_size_there_is_a_limit_all_the_same(path):
     image = image_of(CONTENT, size=None)
     assert fetched(path, Place(CONTENT), image, most=len(CONTENT)) == CONTENT
     with raises(exception.ImageReason.INVALID, match=f"more than {PIECE} bytes"):
         fetched(path, Place(CONTENT), image, most=PIECE)
 
 
-def test_an_answer_to_another_question_is_not_used(path: Path) -> None:
+def test_an_answer_to_another_question_is_not_used(path):
     class Odd(Place):
         def data(self, image: Image, offset: int, deadline: float) -> object:
             return super().data(image, max(0, offset - 1), deadline)
@@ -218,7 +210,7 @@ def test_an_answer_to_another_question_is_not_used(path: Path) -> None:
     assert place.begun == [0, PIECE - 1, 0]
 
 
-def test_an_image_that_is_deleted_on_the_way_is_not_found(path: Path) -> None:
+def test_an_image_that_is_deleted_on_the_way_is_not_found(path):
     class Deleted(Place):
         def data(self, image: Image, offset: int, deadline: float) -> object:
             if offset:
@@ -232,7 +224,7 @@ def test_an_image_that_is_deleted_on_the_way_is_not_found(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [len(CONTENT), None])
-def test_progress_is_told_piece_by_piece(path: Path, size: int | None) -> None:
+def test_progress_is_told_piece_by_piece(path, size):
     reported: list[tuple[int, int | None]] = []
     fetched(
         path,
@@ -243,7 +235,7 @@ def test_progress_is_told_piece_by_piece(path: Path, size: int | None) -> None:
     assert reported == [(PIECE, size), (2 * PIECE, size), (len(CONTENT), size)]
 
 
-def test_a_disk_that_is_full_is_told_by_the_write_that_it_refuses() -> None:
+def test_a_disk_that_is_full_is_told_by_the_write_that_it_refuses():
     # Each write to /dev/full fails in this way, for every user (full(4)).
     fd, deadline = os.open("/dev/full", os.O_WRONLY), time.monotonic() + 60
     try:
@@ -253,7 +245,7 @@ def test_a_disk_that_is_full_is_told_by_the_write_that_it_refuses() -> None:
         os.close(fd)
 
 
-def test_one_piece_is_in_memory_at_a_time(path: Path) -> None:
+def test_one_piece_is_in_memory_at_a_time(path):
     pieces = 16
 
     class Long:
@@ -292,8 +284,8 @@ def anywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     refusals=st.integers(0, 3),
 )
 def test_whatever_is_dropped_what_arrives_is_whole(
-    anywhere: Path, resumes: bool, size: int, drops: list[int], refusals: int
-) -> None:
+    anywhere, resumes, size, drops, refusals
+):
     content = CONTENT[:1000] * (size // 1000) + CONTENT[: size % 1000]
     place = Place(content, resumes=resumes)
     place.faults = Faults(drops=drops, refusals=refusals)

@@ -2,8 +2,6 @@
 
 """Headers of bitstreams are parsed, and compared with their image and region."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -79,8 +77,8 @@ def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
 @patient
 @given(UUIDS, st.lists(UUIDS, min_size=1, max_size=5, unique=True), st.binary())
 def test_what_the_packager_writes_is_read_as_it_was_meant(
-    interface_id: str, function_ids: list[str], payload: bytes
-) -> None:
+    interface_id, function_ids, payload
+):
     content = image_directory.gbs_of(
         image_directory.gbs_metadata(interface_id, *function_ids), payload
     )
@@ -99,19 +97,19 @@ def test_what_the_packager_writes_is_read_as_it_was_meant(
     "spell",
     [str, str.upper, lambda text: text.replace("-", ""), lambda text: text.title()],
 )
-def test_a_uuid_is_the_same_however_it_is_written(spell: Any) -> None:
+def test_a_uuid_is_the_same_however_it_is_written(spell):
     header = read(image_directory.gbs(spell(REGION_ID), spell(FUNCTION_ID)))
     assert header.interface_id == REGION_ID
     assert header.function_ids == (FUNCTION_ID,)
 
 
 @pytest.mark.parametrize("version", [1, 640, 650])
-def test_a_release_in_place_of_the_version_is_version_one(version: int) -> None:
+def test_a_release_in_place_of_the_version_is_version_one(version):
     content = image_directory.gbs_of(metadata("version", value=version))
     assert read(content).interface_id == REGION_ID
 
 
-def test_metadata_may_lack_what_errant_tools_leave_out() -> None:
+def test_metadata_may_lack_what_errant_tools_leave_out():
     made = metadata("platform-name")
     for key in ("power", "clock-frequency-high", "clock-frequency-low", "magic-no"):
         del made["afu-image"][key]
@@ -119,14 +117,14 @@ def test_metadata_may_lack_what_errant_tools_leave_out() -> None:
 
 
 @pytest.mark.parametrize("padding", [b"\0", b"\0\0\0", b"\n", b" \r\n\t\0"])
-def test_metadata_may_be_padded(padding: bytes) -> None:
+def test_metadata_may_be_padded(padding):
     raw = json.dumps(metadata(), indent=4).encode() + padding
     header = read(image_directory.gbs_of(raw))
     assert header.payload_offset == 20 + len(raw)
     assert header.interface_id == REGION_ID
 
 
-def test_a_function_that_is_named_twice_is_one_function() -> None:
+def test_a_function_that_is_named_twice_is_one_function():
     made = image_directory.gbs_metadata(REGION_ID, FUNCTION_ID, FUNCTION_ID.upper())
     assert read(image_directory.gbs_of(made)).function_ids == (FUNCTION_ID,)
 
@@ -156,9 +154,7 @@ def test_a_function_that_is_named_twice_is_one_function() -> None:
         (("afu-image", "accelerator-clusters"), [{"accelerator-type-uuid": "x"}]),
     ],
 )
-def test_metadata_that_is_not_of_a_bitstream_is_refused(
-    keys: tuple[str, ...], value: Any
-) -> None:
+def test_metadata_that_is_not_of_a_bitstream_is_refused(keys, value):
     assert keys[-1] in refused(
         image_directory.gbs_of(metadata(*keys, value=value))
     ) or ("accelerator" in keys[-1])
@@ -184,11 +180,11 @@ def test_metadata_that_is_not_of_a_bitstream_is_refused(
         b"\0" * 100,
     ],
 )
-def test_metadata_that_is_no_json_object_is_refused(raw: bytes) -> None:
+def test_metadata_that_is_no_json_object_is_refused(raw):
     assert "green bitstream" in refused(image_directory.gbs_of(raw))
 
 
-def test_a_key_that_is_there_twice_is_refused() -> None:
+def test_a_key_that_is_there_twice_is_refused():
     """Readers that take the first or the last one must not differ."""
     raw = json.dumps(metadata()).replace(
         '"interface-uuid"', f'"interface-uuid": "{OTHER_REGION_ID}", "interface-uuid"'
@@ -197,7 +193,7 @@ def test_a_key_that_is_there_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4096, 2**31, 2**32 - 1])
-def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
+def test_lengths_that_no_tool_writes_are_refused_unread(length):
     file = Counted(
         image_directory.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
     )
@@ -206,7 +202,7 @@ def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
     assert file.taken == 20
 
 
-def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
+def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is():
     whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=b"")
     assert read(whole).payload_size == 0
     for end in range(16, len(whole)):
@@ -216,7 +212,7 @@ def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
         refused(whole, size=end)
 
 
-def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
+def test_only_the_head_is_read_of_a_file_of_any_size():
     whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=bytes(10_000_000))
     file = Counted(whole)
     header = formats.read_header(file, len(whole))
@@ -224,7 +220,7 @@ def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
     assert file.taken == header.payload_offset
 
 
-def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
+def test_a_file_is_read_from_its_beginning_wherever_it_stands():
     content = image_directory.gbs(REGION_ID, FUNCTION_ID)
     file = io.BytesIO(content)
     file.seek(100)
@@ -236,9 +232,7 @@ def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
 
 @patient
 @given(UUIDS, st.binary(min_size=1))
-def test_what_xclbinutil_writes_is_read_as_it_was_meant(
-    interface_id: str, payload: bytes
-) -> None:
+def test_what_xclbinutil_writes_is_read_as_it_was_meant(interface_id, payload):
     content = image_directory.xclbin(interface_id, payload, more=[(2, b"<project/>")])
     is_zero = uuid.UUID(interface_id).int == 0
     assert read(content) == Header(
@@ -250,11 +244,11 @@ def test_what_xclbinutil_writes_is_read_as_it_was_meant(
     )
 
 
-def test_an_xclbin_need_not_have_a_name_by_which_it_is_found_loaded() -> None:
+def test_an_xclbin_need_not_have_a_name_by_which_it_is_found_loaded():
     assert read(image_directory.xclbin(REGION_ID, own_id="")).function_ids == ()
 
 
-def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
+def test_an_xclbin_need_not_say_what_it_is_built_for():
     assert read(image_directory.xclbin(None)).interface_id is None
 
 
@@ -273,15 +267,13 @@ def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
         (image_directory.xclbin(REGION_ID, more=[(2, b"")] * 512), "513 sections"),
     ],
 )
-def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(
-    content: bytes, message: str
-) -> None:
+def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(content, message):
     """cyborg.md 5.1 item 5: a file that replaces a card's shell is never written."""
     assert message in refused(content)
 
 
 @pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
-def test_sections_that_are_not_there_are_not_read(count: int) -> None:
+def test_sections_that_are_not_there_are_not_read(count):
     content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<I", content, 448, count)
     file = Counted(bytes(content))
@@ -290,14 +282,14 @@ def test_sections_that_are_not_there_are_not_read(count: int) -> None:
     assert file.taken < 1000
 
 
-def test_a_table_of_sections_that_ends_with_the_file_is_refused() -> None:
+def test_a_table_of_sections_that_ends_with_the_file_is_refused():
     content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<I", content, 448, 500)
     assert "too early" in refused(bytes(content))
 
 
 @pytest.mark.parametrize("place", [480, 488])
-def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
+def test_a_section_behind_the_end_of_the_file_is_refused(place):
     content = bytearray(image_directory.xclbin(REGION_ID))
     struct.pack_into("<Q", content, place, 2**64 - 1)
     assert "beyond the end" in refused(bytes(content))
@@ -306,7 +298,7 @@ def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
 # -- other formats -----------------------------------------------------------
 
 
-def test_what_has_no_head_is_raw() -> None:
+def test_what_has_no_head_is_raw():
     header = read(b"\xff\xff\xff\xff\x6a\xf7" * 100)
     assert header == Header(ImageFormat.RAW, payload_offset=0, payload_size=600)
 
@@ -325,7 +317,7 @@ def test_what_has_no_head_is_raw() -> None:
         b"KDMV" + bytes(100),
     ],
 )
-def test_what_people_upload_for_a_bitstream_by_mistake_is_told(content: bytes) -> None:
+def test_what_people_upload_for_a_bitstream_by_mistake_is_told(content):
     assert "the file is" in refused(content)
 
 
@@ -354,9 +346,7 @@ HEADS = st.one_of(
 
 @patient
 @given(HEADS, st.integers(-1, 2000) | st.integers(0, 2**70))
-def test_any_file_is_read_or_refused_and_never_beyond_its_head(
-    content: bytes, claimed: int
-) -> None:
+def test_any_file_is_read_or_refused_and_never_beyond_its_head(content, claimed):
     for size in (len(content), claimed):
         file = Counted(content)
         try:
@@ -388,18 +378,14 @@ RAW = Header(ImageFormat.RAW, 0, 4096)
         {"region_uuid": REGION_ID.upper(), "function_name": "Compression"},
     ],
 )
-def test_what_the_file_and_its_properties_say_alike_is_good(
-    header: Header, properties: dict[str, str]
-) -> None:
+def test_what_the_file_and_its_properties_say_alike_is_good(header, properties):
     """cyborg.md 5.1 item 3: an image need not state its function."""
     formats.check(header, image(properties=properties), REGION)
 
 
 @pytest.mark.parametrize("header", [GBS, XCLBIN])
 @pytest.mark.parametrize("properties", [{}, {"region_uuid": OTHER_REGION_ID}])
-def test_a_file_for_other_regions_does_not_fit(
-    header: Header, properties: dict[str, str]
-) -> None:
+def test_a_file_for_other_regions_does_not_fit(header, properties):
     other = dataclasses.replace(header, interface_id=OTHER_REGION_ID)
     with raises(ImageReason.MISMATCH) as caught:
         formats.check(other, image(properties=properties), REGION)
@@ -419,9 +405,7 @@ def test_a_file_for_other_regions_does_not_fit(
         {"function_uuid": "gzip-3", "accel:function_id": OTHER_FUNCTION_ID},
     ],
 )
-def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
-    properties: dict[str, str],
-) -> None:
+def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(properties):
     with raises(ImageReason.INVALID, match="its properties state"):
         formats.check(GBS, image(properties=properties), REGION)
 
@@ -434,14 +418,12 @@ def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
         {"accel:function_id": FUNCTION_ID, "function_uuid": "gzip-3"},
     ],
 )
-def test_a_function_may_be_called_by_a_string(
-    header: Header, properties: dict[str, str]
-) -> None:
+def test_a_function_may_be_called_by_a_string(header, properties):
     """Specification: a function is "usually represented as a string or UUID"."""
     formats.check(header, image(properties=properties), REGION)
 
 
-def test_of_several_functions_the_properties_may_name_some() -> None:
+def test_of_several_functions_the_properties_may_name_some():
     both = dataclasses.replace(GBS, function_ids=(FUNCTION_ID, OTHER_FUNCTION_ID))
     formats.check(both, image(), REGION)
 
@@ -449,16 +431,14 @@ def test_of_several_functions_the_properties_may_name_some() -> None:
 @pytest.mark.parametrize(
     "header", [RAW, dataclasses.replace(XCLBIN, interface_id=None)]
 )
-def test_where_the_file_does_not_say_what_it_is_for_its_properties_have_to(
-    header: Header,
-) -> None:
+def test_where_the_file_does_not_say_what_it_is_for_its_properties_have_to(header):
     formats.check(header, image(properties={"region_uuid": REGION_ID}), REGION)
     for properties in ({}, {"region_uuid": OTHER_REGION_ID}, {"region_uuid": ""}):
         with raises(ImageReason.MISMATCH, match="built for"):
             formats.check(header, image(properties=properties), REGION)
 
 
-def test_a_region_that_says_nothing_takes_nothing() -> None:
+def test_a_region_that_says_nothing_takes_nothing():
     region = dataclasses.replace(REGION, interface_id=None)
     with raises(RegionReason.NOT_PROGRAMMABLE):
         formats.check(GBS, image(), region)
@@ -466,14 +446,12 @@ def test_a_region_that_says_nothing_takes_nothing() -> None:
 
 @pytest.mark.parametrize("header", [GBS, RAW])
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4095, 4098, 2**32, 2**40])
-def test_the_hardware_gets_whole_words_of_what_is_in_the_file(
-    header: Header, size: int
-) -> None:
+def test_the_hardware_gets_whole_words_of_what_is_in_the_file(header, size):
     made = image(properties={"region_uuid": REGION_ID})
     with raises(ImageReason.INVALID, match="payload"):
         formats.check(dataclasses.replace(header, payload_size=size), made, REGION)
 
 
 @pytest.mark.parametrize("size", [4, 4096, 2**32 - 4])
-def test_any_number_of_words_that_the_kernel_takes_is_good(size: int) -> None:
+def test_any_number_of_words_that_the_kernel_takes_is_good(size):
     formats.check(dataclasses.replace(GBS, payload_size=size), image(), REGION)

@@ -2,11 +2,8 @@
 
 """A bitstream request selects one image for a region."""
 
-from __future__ import annotations
-
 import dataclasses
 import uuid
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -62,9 +59,7 @@ def none(
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION])
-def test_the_only_image_that_is_asked_for_is_chosen(
-    requested: BitstreamRequest,
-) -> None:
+def test_the_only_image_that_is_asked_for_is_chosen(requested):
     others = (image(2, {}), image(3, {"accel:function_id": OTHER_FUNCTION_ID}))
     assert chosen(requested, *others, image(1)) == image(1)
 
@@ -75,22 +70,20 @@ def test_the_only_image_that_is_asked_for_is_chosen(
 )
 @pytest.mark.parametrize("written", SPELLINGS)
 @pytest.mark.parametrize("asked", SPELLINGS[::3])
-def test_a_function_is_the_same_however_its_uuid_is_written(
-    key: str, written: str, asked: str
-) -> None:
+def test_a_function_is_the_same_however_its_uuid_is_written(key, written, asked):
     """cyborg.md 5.1 item 4: a function id may have dashes."""
     made = image(1, {key: written})
     assert chosen(BitstreamRequest(function_id=asked), made) == made
 
 
-def test_an_id_that_is_no_uuid_is_compared_as_it_is() -> None:
+def test_an_id_that_is_no_uuid_is_compared_as_it_is():
     made = image(1, {"accel:function_id": "gzip-3"})
     assert chosen(BitstreamRequest(function_id="gzip-3"), made) == made
     none(exception.ImageNotFound, BitstreamRequest(function_id="GZIP-3"), made)
 
 
 @pytest.mark.parametrize("key", ["accel:function_name", "function_name"])
-def test_names_are_the_same_only_exactly(key: str) -> None:
+def test_names_are_the_same_only_exactly(key):
     made = image(1, {key: "Compression"})
     assert chosen(BY_FUNCTION_NAME, made) == made
     for other in ("compression", "Compression ", "Compression2", ""):
@@ -98,11 +91,11 @@ def test_names_are_the_same_only_exactly(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["IMAGE-1", "image-1 ", "image", ""])
-def test_the_name_of_an_image_is_the_same_only_exactly(name: str) -> None:
+def test_the_name_of_an_image_is_the_same_only_exactly(name):
     none(exception.ImageNotFound, BY_NAME, image(1, name=name))
 
 
-def test_an_image_may_implement_several_functions() -> None:
+def test_an_image_may_implement_several_functions():
     made = image(
         1, {"accel:function_id": FUNCTION_ID, "function_uuid": OTHER_FUNCTION_ID}
     )
@@ -110,16 +103,16 @@ def test_an_image_may_implement_several_functions() -> None:
     assert chosen(BitstreamRequest(function_id=OTHER_FUNCTION_ID), made) == made
 
 
-def test_who_asks_for_nothing_gets_nothing() -> None:
+def test_who_asks_for_nothing_gets_nothing():
     none(exception.ImageNotFound, BitstreamRequest(), image(1))
 
 
-def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
+def test_an_image_that_a_source_lists_twice_is_one_image():
     assert chosen(BY_FUNCTION, image(1), image(1)) == image(1)
 
 
 @pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_what_a_vms_image_needs_is_no_bitstream(requested: BitstreamRequest) -> None:
+def test_what_a_vms_image_needs_is_no_bitstream(requested):
     """A VM's image has the same properties; they state its requirements."""
     given = {
         "accel:function_id": FUNCTION_ID,
@@ -132,7 +125,7 @@ def test_what_a_vms_image_needs_is_no_bitstream(requested: BitstreamRequest) -> 
     assert chosen(requested, vms, bitstream) == bitstream
 
 
-def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> None:
+def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties():
     """cyborg.md 5.1 item 3: the image need not state which function it implements."""
     made = image(1, {}, tags=frozenset())
     assert chosen(BY_ID, made) == made
@@ -146,15 +139,13 @@ def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> No
         (BY_FUNCTION_NAME, {"tag": "FPGA"}),
     ],
 )
-def test_a_source_is_asked_for_what_it_can_compare(
-    requested: BitstreamRequest, asked: dict[str, str]
-) -> None:
+def test_a_source_is_asked_for_what_it_can_compare(requested, asked):
     rules = dataclasses.replace(RULES, projects=frozenset(), public=True)
     asked["visibility"] = "public"
     assert list(image_selection.searches(requested, rules)) == [asked]
 
 
-def test_what_tenants_upload_is_not_even_looked_at() -> None:
+def test_what_tenants_upload_is_not_even_looked_at():
     """cyborg.md 5.1 item 8: searches skip tenants' images, however many exist."""
     rules = dataclasses.replace(RULES, projects=frozenset({"b", "a"}))
     assert list(image_selection.searches(BY_NAME, rules)) == [
@@ -172,15 +163,13 @@ def test_what_tenants_upload_is_not_even_looked_at() -> None:
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_no_image_is_an_error_that_says_what_was_looked_for(
-    requested: BitstreamRequest,
-) -> None:
+def test_no_image_is_an_error_that_says_what_was_looked_for(requested):
     """cyborg.md 5.1 item 3: no image is an error of its own, not a dead end."""
     assert str(requested) in str(none(exception.ImageNotFound, requested, image(9, {})))
     assert str(requested) in str(none(exception.ImageNotFound, requested))
 
 
-def test_two_images_are_an_error_that_names_both() -> None:
+def test_two_images_are_an_error_that_names_both():
     """cyborg.md 5.1 item 3: two images are an error of their own."""
     error = none(
         exception.ImageReason.AMBIGUOUS, BY_FUNCTION, image(1), image(2), image(3, {})
@@ -190,7 +179,7 @@ def test_two_images_are_an_error_that_names_both() -> None:
     assert image(3).id not in str(error)
 
 
-def test_of_many_images_an_error_names_some() -> None:
+def test_of_many_images_an_error_names_some():
     error = none(
         exception.ImageReason.AMBIGUOUS, BY_FUNCTION, *map(image, range(1, 501))
     )
@@ -198,7 +187,7 @@ def test_of_many_images_an_error_names_some() -> None:
     assert "492 more" in str(error)
 
 
-def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
+def test_what_an_uploader_has_chosen_is_shown_as_it_is_written():
     name = "x\n2026-01-01 CRITICAL" + "y" * 300
     error = none(
         exception.ImageReason.AMBIGUOUS, BY_FUNCTION, image(1, name=name), image(2)
@@ -215,7 +204,7 @@ def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("key", ["accel:region_uuid", "region_uuid"])
 @pytest.mark.parametrize("spell", [str, str.upper, lambda text: text.replace("-", "")])
-def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) -> None:
+def test_a_region_is_the_same_however_its_uuid_is_written(key, spell):
     made = image(1, {"function_uuid": FUNCTION_ID, key: spell(REGION_ID)})
     other = image(2, {"function_uuid": FUNCTION_ID, key: spell(OTHER_REGION_ID)})
     assert chosen(BY_FUNCTION, other, made) == made
@@ -239,16 +228,14 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
         ("accel:board", "KU115"),
     ],
 )
-def test_an_image_for_something_else_is_never_chosen(
-    requested: BitstreamRequest, key: str, value: str
-) -> None:
+def test_an_image_for_something_else_is_never_chosen(requested, key, value):
     given = {"accel:function_id": FUNCTION_ID, key: value}
     error = none(exception.ImageReason.MISMATCH, requested, image(1, given))
     assert value in str(error)
     assert image(1).id in str(error)
 
 
-def test_regions_that_contradict_each_other_are_no_region() -> None:
+def test_regions_that_contradict_each_other_are_no_region():
     given = {
         "accel:function_id": FUNCTION_ID,
         "accel:region_uuid": REGION_ID,
@@ -277,13 +264,11 @@ CARD = PciIdentity(0x8086, 0xBCCE, 0x8086, 0x1771, 0)
     ],
     ids=["vendor", "board"],
 )
-def test_a_card_is_known_by_names_and_ids(
-    check: Any, right: tuple[str, ...], wrong: tuple[str, ...]
-) -> None:
+def test_a_card_is_known_by_names_and_ids(check, right, wrong):
     assert [text for text in (*right, *wrong) if check(text, CARD)] == [*right]
 
 
-def test_a_board_is_known_by_the_name_that_cyborg_has_for_it() -> None:
+def test_a_board_is_known_by_the_name_that_cyborg_has_for_it():
     for text in ("PAC_ARRIA10", "pac-arria10", "09c4", "8086:09c4"):
         assert properties.is_board(text, REGION.identity)
 
@@ -304,9 +289,7 @@ NOT_ALLOWED = OF_OTHERS | UNFIT
 
 
 @pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
-def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
-    fields: dict[str, Any],
-) -> None:
+def test_what_is_not_allowed_is_left_out_before_two_are_too_many(fields):
     """cyborg.md 5.1 item 8: a tenant cannot block, nor replace, a function."""
     others = [image(number, name="image-1", **fields) for number in (2, 3)]
     assert chosen(BY_NAME, others[0], image(1), others[1]) == image(1)
@@ -314,18 +297,14 @@ def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
 
 @pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION])
-def test_what_is_not_allowed_is_not_found_and_told_of(
-    requested: BitstreamRequest, fields: dict[str, Any]
-) -> None:
+def test_what_is_not_allowed_is_not_found_and_told_of(requested, fields):
     error = none(exception.ImageNotFound, requested, image(1, **fields))
     assert image(1).id in str(error)
     assert "os_acc_bitstreams" in error.hint
 
 
 @pytest.mark.parametrize("fields", OF_OTHERS.values(), ids=OF_OTHERS)
-def test_an_error_shows_neither_name_nor_owner_of_an_image_of_others(
-    fields: dict[str, Any],
-) -> None:
+def test_an_error_shows_neither_name_nor_owner_of_an_image_of_others(fields):
     """cyborg.md 5.1 item 8: a tenant cannot supply a bitstream."""
     error = none(exception.ImageRefused, BY_ID, image(1, name="secret", **fields))
     assert "neither public nor of an allowed project" in str(error)
@@ -334,14 +313,12 @@ def test_an_error_shows_neither_name_nor_owner_of_an_image_of_others(
 
 
 @pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
-def test_an_image_whose_id_was_given_is_refused_with_the_reasons(
-    fields: dict[str, Any],
-) -> None:
+def test_an_image_whose_id_was_given_is_refused_with_the_reasons(fields):
     error = none(exception.ImageRefused, BY_ID, image(1, **fields))
     assert image(1).name in str(error)
 
 
-def test_what_is_not_allowed_is_told_of_where_others_do_not_fit_either() -> None:
+def test_what_is_not_allowed_is_told_of_where_others_do_not_fit_either():
     other = image(
         1, {"accel:function_id": FUNCTION_ID, "accel:region_uuid": OTHER_REGION_ID}
     )
@@ -391,9 +368,7 @@ def outcome(images: list[Image]) -> object:
 
 @patient
 @given(st.lists(IMAGES, max_size=5, unique_by=lambda made: made.id))
-def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
-    images: list[Image],
-) -> None:
+def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(images):
     fitting = [
         made
         for made in images
@@ -422,9 +397,7 @@ def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
     st.lists(TENANTS, max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_nothing_that_tenants_upload_changes_what_is_chosen(
-    images: list[Image], tenants: list[Image], random: Any
-) -> None:
+def test_nothing_that_tenants_upload_changes_what_is_chosen(images, tenants, random):
     """cyborg.md 5.1 item 8: a tenant cannot block, replace or supply a function."""
     together = images + tenants
     random.shuffle(together)

@@ -2,8 +2,6 @@
 
 """A bitstream with several functions is found by each of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.bitstreams import image_selection
@@ -34,14 +32,14 @@ def chosen(requested: BitstreamRequest) -> Image:
 
 
 @pytest.mark.parametrize("asked", [FUNCTION_ID, OTHER_FUNCTION_ID])
-def test_an_image_with_two_functions_is_found_by_either_id(asked: str) -> None:
+def test_an_image_with_two_functions_is_found_by_either_id(asked):
     """000: "A bitstream may implement one or more functions." """
     requested = BitstreamRequest(function_id=asked)
     assert chosen(requested) == image(1, BOTH)
 
 
 @pytest.mark.parametrize("asked", ["Compression", "Encryption"])
-def test_an_image_with_two_functions_is_found_by_either_name(asked: str) -> None:
+def test_an_image_with_two_functions_is_found_by_either_name(asked):
     requested = BitstreamRequest(function_name=asked)
     assert chosen(requested) == image(1, BOTH)
 
@@ -96,11 +94,8 @@ def test_an_image_with_two_functions_is_found_by_either_name(asked: str) -> None
     ],
 )
 def test_ids_and_names_of_an_image_are_in_one_order(
-    requested: dict[str, str],
-    about: dict[str, str],
-    of_file: tuple[str, ...],
-    expected: str | None,
-) -> None:
+    requested, about, of_file, expected
+):
     said = {key: value for key, value in (BOTH | about).items() if value}
     bitstream = Bitstream(
         image(1, said), "", 0, Header(ImageFormat.GBS, 0, 0, None, of_file)

@@ -2,8 +2,6 @@
 
 """A VM's own image adds to the requests of its flavor, or contradicts them."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception
@@ -42,9 +40,7 @@ def vm_image(**properties: str) -> Image:
         ({"function_id": FUNCTION_ID.upper()}, BY_FUNCTION),
     ],
 )
-def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
-    properties: dict[str, str], requested: BitstreamRequest | None
-) -> None:
+def test_the_vms_image_is_asked_where_the_flavor_says_nothing(properties, requested):
     assert image_selection.merged(None, vm_image(**properties)) == requested
     assert image_selection.merged(None, None) is None
 
@@ -60,9 +56,7 @@ def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
         ("function_name", "Compression", BY_FUNCTION_NAME),
     ],
 )
-def test_each_spelling_on_the_guests_image_is_read(
-    name: str, value: str, requested: BitstreamRequest
-) -> None:
+def test_each_spelling_on_the_guests_image_is_read(name, value, requested):
     """Specification: image properties such as bitstream/function IDs."""
     for properties in (
         {name: value},
@@ -83,8 +77,8 @@ def test_each_spelling_on_the_guests_image_is_read(
 )
 @pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
 def test_two_spellings_with_two_values_are_an_error_that_shows_both(
-    first: str, second: str, flavor: BitstreamRequest | None
-) -> None:
+    first, second, flavor
+):
     made = image(9, {first: FUNCTION_ID, second: OTHER_FUNCTION_ID})
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(flavor, made)
@@ -93,7 +87,7 @@ def test_two_spellings_with_two_values_are_an_error_that_shows_both(
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_the_flavor_wins(requested: BitstreamRequest) -> None:
+def test_the_flavor_wins(requested):
     for made in (
         None,
         vm_image(),
@@ -112,9 +106,7 @@ def test_the_flavor_wins(requested: BitstreamRequest) -> None:
         (BY_FUNCTION_NAME, {"function_name": "compression"}),
     ],
 )
-def test_a_contradiction_is_an_error_that_shows_both(
-    requested: BitstreamRequest, properties: dict[str, str]
-) -> None:
+def test_a_contradiction_is_an_error_that_shows_both(requested, properties):
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(requested, vm_image(**properties))
     assert str(requested) in str(caught.value)
@@ -129,9 +121,7 @@ def test_a_contradiction_is_an_error_that_shows_both(
         ("function_name", "Compression,Encryption"),
     ],
 )
-def test_several_functions_in_one_property_are_refused_by_name(
-    name: str, value: str
-) -> None:
+def test_several_functions_in_one_property_are_refused_by_name(name, value):
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(None, vm_image(**{name: value}))
     assert f"property accel:{name}" in str(caught.value)
@@ -158,14 +148,12 @@ IS_IT = bitstream({}, FUNCTION_ID, "f7df405c-bd7a-cf72-22f1-44b0b93acd19")
         {"function_name": "nothing is said of names"},
     ],
 )
-def test_what_was_chosen_may_be_what_the_vms_image_asks_for(
-    chosen: Bitstream, properties: dict[str, str]
-) -> None:
+def test_what_was_chosen_may_be_what_the_vms_image_asks_for(chosen, properties):
     image_selection.check_agreement(vm_image(**properties), chosen)
     image_selection.check_agreement(None, chosen)
 
 
-def test_what_says_nothing_may_be_what_the_vms_image_asks_for() -> None:
+def test_what_says_nothing_may_be_what_the_vms_image_asks_for():
     image_selection.check_agreement(vm_image(function_id=FUNCTION_ID), bitstream({}))
 
 
@@ -178,29 +166,27 @@ def test_what_says_nothing_may_be_what_the_vms_image_asks_for() -> None:
         {"function_id": FUNCTION_ID, "bitstream_id": image(2).id},
     ],
 )
-def test_what_was_chosen_may_contradict_the_vms_image(
-    chosen: Bitstream, properties: dict[str, str]
-) -> None:
+def test_what_was_chosen_may_contradict_the_vms_image(chosen, properties):
     """The flavor asks for an image by its id, the VM's image for a function."""
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.check_agreement(vm_image(**properties), chosen)
     assert image(1).id in str(caught.value)
 
 
-def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
+def test_the_name_of_what_was_chosen_may_contradict_the_vms_image():
     chosen = bitstream({"accel:function_name": "Compression"})
     image_selection.check_agreement(vm_image(function_name="Compression"), chosen)
     with pytest.raises(exception.InvalidExtraSpec, match="Crypto"):
         image_selection.check_agreement(vm_image(function_name="Crypto"), chosen)
 
 
-def test_the_image_that_was_chosen_may_have_another_name() -> None:
+def test_the_image_that_was_chosen_may_have_another_name():
     image_selection.check_agreement(vm_image(bitstream_name="image-1"), SAYS_IT)
     with pytest.raises(exception.InvalidExtraSpec, match="image-2"):
         image_selection.check_agreement(vm_image(bitstream_name="image-2"), SAYS_IT)
 
 
-def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
+def test_what_an_image_asks_for_in_two_ways_is_one_bitstream():
     made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
     requested = image_selection.merged(None, made)
     assert requested == BitstreamRequest(
@@ -214,7 +200,7 @@ def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
         image_selection.choose(requested, REGION, found[1:], RULES)
 
 
-def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> None:
+def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for():
     made = vm_image(bitstream_id=BY_ID.bitstream_id, function_id=OTHER_FUNCTION_ID)
     assert image_selection.merged(None, made) == BY_ID
     image_selection.check_agreement(made, bitstream({}, OTHER_FUNCTION_ID))
@@ -232,9 +218,7 @@ def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> N
     ],
 )
 @pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
-def test_what_an_image_cannot_ask_for_is_told(
-    properties: dict[str, str], flavor: BitstreamRequest | None
-) -> None:
+def test_what_an_image_cannot_ask_for_is_told(properties, flavor):
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(flavor, vm_image(**properties))
     assert f"accel:{next(iter(properties))}" in str(caught.value)

@@ -2,8 +2,6 @@
 
 """A bitstream request leads to a verified file that may be programmed."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import hashlib
@@ -82,9 +80,7 @@ def made(place: Place, cache: Cache) -> Library:
     ],
     ids=str,
 )
-def test_a_wish_becomes_a_verified_file(
-    made: Library, requested: BitstreamRequest, number: int
-) -> None:
+def test_a_wish_becomes_a_verified_file(made, requested, number):
     image = made.image_for(requested, REGION, patiently())
     assert image.id == id_of(number)
     with made.fetched(image, patiently(), region=REGION) as bitstream:
@@ -99,7 +95,7 @@ def test_a_wish_becomes_a_verified_file(
         assert payload in (bytes(2 * PIECE), image_directory.PAYLOAD)
 
 
-def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> None:
+def test_threads_that_ask_first_together_ask_the_same_source(cache):
     together = threading.Barrier(2)
     asked: list[Place] = []
 
@@ -130,9 +126,7 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
     ],
     ids=str,
 )
-def test_a_wish_that_cannot_be_met_is_told(
-    made: Library, place: Place, requested: BitstreamRequest, error: type[Exception]
-) -> None:
+def test_a_wish_that_cannot_be_met_is_told(made, place, requested, error):
     with raises(error):
         made.image_for(requested, REGION, patiently())
     assert place.begun == []
@@ -159,7 +153,7 @@ class Crowded(Place):
 PLACES = ("owner", "visibility")
 
 
-def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
+def test_no_number_of_tenants_images_stands_in_the_way(cache):
     """cyborg.md 5.1 item 8: a tenant cannot block a function."""
     place = Crowded(LOOPBACK)
     change(place, 1, {"function_name": "loopback", "region_uuid": REGION_ID})
@@ -172,16 +166,14 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     assert "allowed_projects" in caught.value.hint
 
 
-def test_any_image_can_be_asked_about(made: Library, place: Place) -> None:
+def test_any_image_can_be_asked_about(made, place):
     change(place, 1, status="deactivated", tags=frozenset())
     assert made.about(id_of(1), patiently()) == place.all[id_of(1)]
     with pytest.raises(exception.ImageNotFound):
         made.about(id_of(9), patiently())
 
 
-def test_what_the_policy_refuses_is_not_even_fetched(
-    made: Library, place: Place
-) -> None:
+def test_what_the_policy_refuses_is_not_even_fetched(made, place):
     change(place, 1, visibility="private", owner="tenant", status="queued")
     with (
         pytest.raises(exception.ImageRefused, match=r"queued.*'tenant'"),
@@ -191,9 +183,7 @@ def test_what_the_policy_refuses_is_not_even_fetched(
     assert place.begun == []
 
 
-def test_what_is_cached_is_refused_when_the_policy_has_changed(
-    made: Library, place: Place
-) -> None:
+def test_what_is_cached_is_refused_when_the_policy_has_changed(made, place):
     with made.fetched(place.all[id_of(1)], patiently()):
         change(place, 1, hidden=True)
     with (
@@ -204,8 +194,8 @@ def test_what_is_cached_is_refused_when_the_policy_has_changed(
 
 
 def test_a_file_that_is_kept_is_refused_when_its_format_is_not_allowed_any_more(
-    made: Library, place: Place, cache: Cache
-) -> None:
+    made, place, cache
+):
     image = place.all[id_of(1)]
     with made.fetched(image, patiently()):
         pass
@@ -220,7 +210,7 @@ def test_a_file_that_is_kept_is_refused_when_its_format_is_not_allowed_any_more(
         pytest.fail("it was let in")
 
 
-def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> None:
+def test_a_file_for_another_region_is_refused(made, place):
     # The properties do not say so; the file does.
     change(place, 3, {"accel:function_id": FUNCTION_ID})
     image = place.all[id_of(3)]
@@ -241,9 +231,7 @@ def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> No
         (b"anything else", exception.ImageRefused, "raw"),
     ],
 )
-def test_a_file_that_is_no_bitstream_is_refused(
-    cache: Cache, content: bytes, error: type[Exception], message: str
-) -> None:
+def test_a_file_that_is_no_bitstream_is_refused(cache, content, error, message):
     place = Place(content)
     made = Library(lambda: place, cache, RULES)
     with (
@@ -265,9 +253,7 @@ def alter(path: Path) -> None:
     path.write_bytes(b"?" + content[1:])
 
 
-def test_a_cached_file_whose_head_was_altered_is_fetched_anew(
-    cache: Cache, place: Place
-) -> None:
+def test_a_cached_file_whose_head_was_altered_is_fetched_anew(cache, place):
     image = place.all[id_of(1)]
     made = Library(lambda: place, cache, RULES)
     alter(cached(made, image))
@@ -276,9 +262,7 @@ def test_a_cached_file_whose_head_was_altered_is_fetched_anew(
     assert place.begun == [0, 0]
 
 
-def test_a_file_that_cannot_be_read_any_more_is_told(
-    made: Library, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_any_more_is_told(made, place, monkeypatch):
     def fail(_file: object, _size: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -315,13 +299,13 @@ def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Libra
     return Library(lambda: place, cache, rules)
 
 
-def test_the_signature_is_asked_for_each_time(signed: Library, place: Place) -> None:
+def test_the_signature_is_asked_for_each_time(signed, place):
     for _ in range(2):
         with signed.fetched(place.all[id_of(1)], patiently()) as bitstream:
             assert bitstream.header.format is ImageFormat.GBS
 
 
-def test_what_is_not_signed_is_not_fetched(signed: Library, place: Place) -> None:
+def test_what_is_not_signed_is_not_fetched(signed, place):
     with (
         pytest.raises(exception.ImageRefused, match="not signed") as caught,
         signed.fetched(place.all[id_of(3)], patiently()),
@@ -331,18 +315,14 @@ def test_what_is_not_signed_is_not_fetched(signed: Library, place: Place) -> Non
     assert "signature = off in [os_acc_bitstreams]" in caught.value.hint
 
 
-def test_an_altered_file_that_is_found_out_is_fetched_anew(
-    signed: Library, place: Place
-) -> None:
+def test_an_altered_file_that_is_found_out_is_fetched_anew(signed, place):
     image = place.all[id_of(1)]
     alter(cached(signed, image))
     assert cached(signed, image).read_bytes() == LOOPBACK
     assert place.begun == [0, 0]
 
 
-def test_a_bad_signature_of_a_sound_file_is_told_at_once(
-    signed: Library, place: Place
-) -> None:
+def test_a_bad_signature_of_a_sound_file_is_told_at_once(signed, place):
     content = b"not signed"
     made = image_of(content, 1, properties=place.all[id_of(1)].properties)
     place.all[made.id], place.contents[made.id] = made, content
@@ -354,7 +334,7 @@ def test_a_bad_signature_of_a_sound_file_is_told_at_once(
     assert place.begun == [0]
 
 
-def test_an_image_is_found_by_id_or_name(made: Library, place: Place) -> None:
+def test_an_image_is_found_by_id_or_name(made, place):
     change(place, 1, owner=OPERATOR)
     assert made.named(id_of(2), patiently()).id == id_of(2)
     # The owner is trusted and the image is public: it is listed twice.
@@ -365,9 +345,7 @@ def test_an_image_is_found_by_id_or_name(made: Library, place: Place) -> None:
         made.named(id_of(9), patiently())
 
 
-def test_a_name_means_the_one_bitstream_that_is_allowed(
-    made: Library, place: Place
-) -> None:
+def test_a_name_means_the_one_bitstream_that_is_allowed(made, place):
     change(place, 2, name="loopback1", visibility="private", owner="tenant")
     change(place, 3, name="loopback1", tags=frozenset())
     assert made.named("loopback1", patiently()).id == id_of(1)
@@ -376,7 +354,7 @@ def test_a_name_means_the_one_bitstream_that_is_allowed(
         made.named("loopback1", patiently())
 
 
-def test_what_is_named_and_not_allowed_is_told(made: Library, place: Place) -> None:
+def test_what_is_named_and_not_allowed_is_told(made, place):
     change(place, 1, hidden=True)
     for wanted in (id_of(1), "loopback1"):
         with pytest.raises(exception.ImageRefused, match="hidden"):
@@ -386,7 +364,7 @@ def test_what_is_named_and_not_allowed_is_told(made: Library, place: Place) -> N
         made.named("loopback1", patiently())
 
 
-def test_a_library_that_nobody_asks_imports_no_client() -> None:
+def test_a_library_that_nobody_asks_imports_no_client():
     program = (
         "import sys\n"
         "from oslo_config import cfg\n"

@@ -2,8 +2,6 @@
 
 """The options of bitstreams are read, and invalid values are rejected."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -21,13 +19,13 @@ def load(place: Path, *lines: str) -> options.BitstreamSettings:
     return options.BitstreamSettings.load(config_of(path))
 
 
-def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
+def test_what_is_not_said_has_a_default(tmp_path):
     settings = load(tmp_path)
     assert settings.source == "glance"
     assert settings.cache_size == 10 * 2**30
 
 
-def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
+def test_what_is_said_holds_when_it_is_read_again(tmp_path):
     lines = ("source = directory", "directory = /srv/images", "cache_size = 5")
     settings = load(tmp_path, *lines)
     assert settings == load(tmp_path, *lines)
@@ -49,8 +47,8 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
     ],
 )
 def test_the_image_of_an_instance_that_is_not_seen_is_the_operators_to_judge(
-    tmp_path: Path, lines: tuple[str, ...], unseen: int | None
-) -> None:
+    tmp_path, lines, unseen
+):
     assert load(tmp_path, *lines).unseen is unseen
 
 
@@ -69,17 +67,17 @@ def test_the_image_of_an_instance_that_is_not_seen_is_the_operators_to_judge(
         "cache_size =",
     ],
 )
-def test_a_value_of_no_use_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_value_of_no_use_is_refused(tmp_path, line):
     with pytest.raises(exception.InvalidConfiguration, match=line.partition(" ")[0]):
         load(tmp_path, line)
 
 
-def test_a_name_that_stands_for_no_option_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_stands_for_no_option_is_refused(tmp_path):
     with pytest.raises(exception.InvalidConfiguration, match="nothing"):
         load(tmp_path, "directory = $nothing")
 
 
-def test_a_release_programs_only_where_the_operator_says_so(tmp_path: Path) -> None:
+def test_a_release_programs_only_where_the_operator_says_so(tmp_path):
     for lines, expected in (
         ((), False),
         (("reprogram_at_release = false",), False),

@@ -2,8 +2,6 @@
 
 """The operator's configuration decides which images may be programmed."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -34,16 +32,12 @@ def refused(made: Any, by: options.BitstreamSettings) -> str:
     return str(caught.value)
 
 
-def test_a_public_image_that_nothing_is_wrong_with_may_be_programmed(
-    tmp_path: Path,
-) -> None:
+def test_a_public_image_that_nothing_is_wrong_with_may_be_programmed(tmp_path):
     policy.check(image(), rules(tmp_path))
 
 
 @pytest.mark.parametrize("visibility", ["private", "shared", "community", "", "PUBLIC"])
-def test_what_a_tenant_uploads_is_never_programmed(
-    tmp_path: Path, visibility: str
-) -> None:
+def test_what_a_tenant_uploads_is_never_programmed(tmp_path, visibility):
     """cyborg.md 5.1 item 8: a tenant cannot supply a bitstream."""
     tenants = image(owner=TENANT, visibility=visibility)
     assert TENANT in refused(tenants, rules(tmp_path))
@@ -52,31 +46,27 @@ def test_what_a_tenant_uploads_is_never_programmed(
 
 @pytest.mark.parametrize("visibility", ["private", "shared", "community", "public"])
 def test_images_of_a_project_that_is_allowed_are_whatever_their_visibility(
-    tmp_path: Path, visibility: str
-) -> None:
+    tmp_path, visibility
+):
     by = rules(
         tmp_path, f"allowed_projects = other, {OPERATOR}", "allow_public = false"
     )
     policy.check(image(visibility=visibility), by)
 
 
-def test_a_public_image_of_a_stranger_is_not_where_public_is_not_enough(
-    tmp_path: Path,
-) -> None:
+def test_a_public_image_of_a_stranger_is_not_where_public_is_not_enough(tmp_path):
     by = rules(tmp_path, f"allowed_projects = {OPERATOR}", "allow_public = false")
     assert "public" in refused(image(owner=TENANT), by)
 
 
 @pytest.mark.parametrize("listed", [",", " ", f",{OPERATOR},"])
-def test_an_image_without_an_owner_belongs_to_no_project(
-    tmp_path: Path, listed: str
-) -> None:
+def test_an_image_without_an_owner_belongs_to_no_project(tmp_path, listed):
     by = rules(tmp_path, f"allowed_projects = {listed}")
     refused(image(owner="", visibility="private"), by)
 
 
 @pytest.mark.parametrize("project", [OPERATOR.upper(), OPERATOR[:-1], f"{OPERATOR}0"])
-def test_a_project_has_to_be_named_exactly(tmp_path: Path, project: str) -> None:
+def test_a_project_has_to_be_named_exactly(tmp_path, project):
     by = rules(tmp_path, f"allowed_projects = {project}")
     refused(image(visibility="private"), by)
 
@@ -103,13 +93,11 @@ def test_a_project_has_to_be_named_exactly(tmp_path: Path, project: str) -> None
         ({"hash_value": "../" * 42 + "ab"}, "digits"),
     ],
 )
-def test_an_image_that_something_is_wrong_with_is_refused(
-    tmp_path: Path, fields: dict[str, Any], message: str
-) -> None:
+def test_an_image_that_something_is_wrong_with_is_refused(tmp_path, fields, message):
     assert message in refused(image(**fields), rules(tmp_path))
 
 
-def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
+def test_every_reason_is_told_at_once(tmp_path):
     made = image(
         status="deactivated",
         hidden=True,
@@ -136,8 +124,8 @@ def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", policy.SIGNATURE_PROPERTIES)
 def test_an_image_without_all_of_a_signature_is_refused_before_it_is_fetched(
-    tmp_path: Path, missing: str
-) -> None:
+    tmp_path, missing
+):
     by = rules(tmp_path, "signature = required")
     policy.check(image(properties=SIGNED), by)
     for value in ({}, {missing: ""}):
@@ -145,7 +133,7 @@ def test_an_image_without_all_of_a_signature_is_refused_before_it_is_fetched(
         assert missing in refused(image(properties=partly), by)
 
 
-def test_limits_are_the_operators(tmp_path: Path) -> None:
+def test_limits_are_the_operators(tmp_path):
     by = rules(
         tmp_path,
         "max_image_size = 10",
@@ -165,9 +153,7 @@ def test_limits_are_the_operators(tmp_path: Path) -> None:
         (("file_formats =",), set()),
     ],
 )
-def test_the_format_of_a_file_has_to_be_allowed(
-    tmp_path: Path, lines: tuple[str, ...], allowed: set[ImageFormat]
-) -> None:
+def test_the_format_of_a_file_has_to_be_allowed(tmp_path, lines, allowed):
     by = rules(tmp_path, *lines)
     for each in ImageFormat:
         header = Header(each, 0, 4)
@@ -191,6 +177,6 @@ def test_the_format_of_a_file_has_to_be_allowed(
         "allowed_projects = $nothing",
     ],
 )
-def test_a_policy_that_cannot_be_read_is_no_policy(tmp_path: Path, line: str) -> None:
+def test_a_policy_that_cannot_be_read_is_no_policy(tmp_path, line):
     with pytest.raises(InvalidConfiguration):
         rules(tmp_path, line)

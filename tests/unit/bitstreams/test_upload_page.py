@@ -2,8 +2,6 @@
 
 """The upload of a bitstream in the manual makes an image that os_acc finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex
@@ -52,7 +50,7 @@ def uploaded() -> Image:
     )
 
 
-def test_the_uploaded_image_is_found_by_each_of_its_properties(uploaded: Image) -> None:
+def test_the_uploaded_image_is_found_by_each_of_its_properties(uploaded):
     region_id = uploaded.properties["accel:region_uuid"]
     region = dataclasses.replace(image_examples.REGION, interface_id=region_id)
     others = [image_examples.image(2, {}), image_examples.image(3, {}, name="gzip")]

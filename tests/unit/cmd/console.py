@@ -35,6 +35,13 @@ def run(root: str, *arguments: str) -> Ran:
     return Ran(status, out.getvalue(), err.getvalue())
 
 
+class Terminal(io.StringIO):
+    """A stream that counts as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Console:
     """A shell on the bench's host, with a configuration file."""
 

@@ -20,7 +20,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMATopology
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
 from os_acc.testing import uuid_of
-from tests.unit import leases
+from tests.unit import leases, pci_addresses
 
 IDENTITY = PciIdentity(0x10DE, 0x2330, 0, 0, 0)
 BRIDGE, DISPLAY = 0x060400, 0x030200
@@ -33,18 +33,14 @@ def address(text: str) -> PciAddress:
 def function(place: str | PciAddress, node: int | None = 0, **more: Any) -> PciFunction:
     """Return a function; by default, a display controller."""
     values: dict[str, Any] = {
+        "identity": IDENTITY,
         "class_code": DISPLAY,
         "driver": "nvidia",
-        "iommu_group": None,
-        "reset_methods": (),
-        "physfn": None,
-        "total_vfs": 0,
-        "vfs": (),
         "has_bridge_header": more.get("class_code") == BRIDGE,
         **more,
     }
     own = place if isinstance(place, PciAddress) else address(place)
-    return PciFunction(address=own, identity=IDENTITY, numa_node=node, **values)
+    return pci_addresses.function(own, numa_node=node, **values)
 
 
 def card(

@@ -2,8 +2,6 @@
 
 """``os-acc bitstream`` lists, fetches, prunes and verifies images."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -17,7 +15,7 @@ from os_acc.cmd.main import OsAcc
 from os_acc.objects.bitstream import Image
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Terminal
 from tests.unit.cmd.images import Images
 
 MIB = 1 << 20
@@ -31,13 +29,13 @@ def file_name(image: Image) -> str:
     return f"{image.hash_algo}-{image.hash_value}"
 
 
-def test_nothing_is_there_at_first(console: Console, images: Images) -> None:
+def test_nothing_is_there_at_first(console, images):
     for command in ("list", "verify", "prune"):
         assert console.json("bitstream", command) == []
     assert images.cached == set()
 
 
-def test_images_are_fetched_by_id_and_by_name(console: Console, images: Images) -> None:
+def test_images_are_fetched_by_id_and_by_name(console, images):
     fetched = console.json("bitstream", "fetch", id_of(1), "loopback2", "--long")
     assert [row["ID"] for row in fetched] == [id_of(1), id_of(2)]
     first = about(images, 1)
@@ -55,7 +53,7 @@ def test_images_are_fetched_by_id_and_by_name(console: Console, images: Images) 
     assert console.bench.kernel.writes() == []
 
 
-def test_what_is_there_is_listed(console: Console, images: Images) -> None:
+def test_what_is_there_is_listed(console, images):
     console.json("bitstream", "fetch", id_of(1))
     first = about(images, 1)
     path = f"{console.bench.state_path}/bitstreams/{file_name(first)}"
@@ -74,7 +72,7 @@ def test_what_is_there_is_listed(console: Console, images: Images) -> None:
     assert now["Last Used"] > row["Last Used"]
 
 
-def test_names_are_shown_on_request(console: Console, images: Images) -> None:
+def test_names_are_shown_on_request(console, images):
     console.run("bitstream", "fetch", id_of(1))
     (row,) = console.json("bitstream", "list", "--names")
     (fetched,) = console.json("bitstream", "fetch", id_of(1))
@@ -82,9 +80,7 @@ def test_names_are_shown_on_request(console: Console, images: Images) -> None:
     assert "Names" not in console.json("bitstream", "list")[0]
 
 
-def test_without_an_answer_the_images_are_listed_without_names(
-    console: Console, images: Images
-) -> None:
+def test_without_an_answer_the_images_are_listed_without_names(console, images):
     console.run("bitstream", "fetch", id_of(1))
     console.configure()
     ran = console.run("bitstream", "list", "--names", "-f", "json")
@@ -93,7 +89,7 @@ def test_without_an_answer_the_images_are_listed_without_names(
     assert "the names are unknown" in ran.err
 
 
-def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
+def test_what_does_not_exist_is_told(console, images):
     ran = console.run("bitstream", "fetch", "nothing")
     assert ran.status == 1
     assert ran.err.startswith(
@@ -101,9 +97,7 @@ def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
     )
 
 
-def test_verifying_tells_and_drops_what_was_altered(
-    console: Console, images: Images
-) -> None:
+def test_verifying_tells_and_drops_what_was_altered(console, images):
     console.json("bitstream", "fetch", id_of(1), id_of(2))
     first, second = about(images, 1), about(images, 2)
     path = Path(console.bench.state_path, "bitstreams", file_name(first))
@@ -119,9 +113,7 @@ def test_verifying_tells_and_drops_what_was_altered(
     assert path.read_bytes() == content
 
 
-def test_pruning_keeps_what_is_in_use_and_as_much_as_is_said(
-    console: Console, images: Images
-) -> None:
+def test_pruning_keeps_what_is_in_use_and_as_much_as_is_said(console, images):
     first, second = about(images, 1), about(images, 2)
     with images.library().fetched(first, time.monotonic() + 60):
         console.json("bitstream", "fetch", id_of(2))
@@ -134,20 +126,13 @@ def test_pruning_keeps_what_is_in_use_and_as_much_as_is_said(
 
 
 @pytest.mark.parametrize("command", [("fetch", id_of(1)), ("verify",), ("prune",)])
-def test_without_a_state_directory_none_is_made(
-    console: Console, images: Images, command: tuple[str, ...]
-) -> None:
+def test_without_a_state_directory_none_is_made(console, images, command):
     os.rmdir(console.bench.state_path)
     ran = console.run("bitstream", *command)
     assert ran.status == 1
     assert ran.err.startswith("os-acc: state directory")
     assert not os.path.exists(console.bench.state_path)
     assert console.json("bitstream", "list") == []
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def reported(stream: io.StringIO, *reports: tuple[int, int | None]) -> str:
@@ -159,7 +144,7 @@ def reported(stream: io.StringIO, *reports: tuple[int, int | None]) -> str:
     return stream.getvalue()
 
 
-def test_a_bar_fills_on_a_terminal() -> None:
+def test_a_bar_fills_on_a_terminal():
     done = (0, MIB, MIB + 1, 3 * MIB, 4 * MIB)
     text = reported(Terminal(), *((each, 4 * MIB) for each in done))
     lines = text.split("\r\033[K")[1:]
@@ -173,14 +158,14 @@ def test_a_bar_fills_on_a_terminal() -> None:
     assert text.endswith("\n")
 
 
-def test_a_size_that_nobody_knows_is_no_bar() -> None:
+def test_a_size_that_nobody_knows_is_no_bar():
     assert reported(Terminal(), (5 * MIB, None)) == "\r\033[Kloopback 5 MiB\n"
 
 
-def test_where_nothing_is_fetched_nothing_is_shown() -> None:
+def test_where_nothing_is_fetched_nothing_is_shown():
     assert reported(Terminal()) == ""
 
 
-def test_a_file_gets_no_bar(console: Console, images: Images) -> None:
+def test_a_file_gets_no_bar(console, images):
     assert reported(io.StringIO(), (MIB, None)) == ""
     assert console.run("bitstream", "fetch", id_of(1)).err == ""

@@ -2,8 +2,6 @@
 
 """``os-acc check`` reports each fault with a remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -24,7 +22,7 @@ from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
 from tests.functional.host.attach import test_variant_drivers
 from tests.unit import vendor_steps
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Console, Terminal
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -38,7 +36,7 @@ def console_on(
     return lambda spec: Console(make_bench(spec), tmp_path)
 
 
-def test_a_host_that_is_ready_passes(console: Console) -> None:
+def test_a_host_that_is_ready_passes(console):
     console.configure(f'{{"address": "{GPU}"}}', f'{{"address": "{FPGA}"}}')
     ran = console.run("check", "-f", "value", "-c", "Result")
     assert ran.status == 0
@@ -46,9 +44,7 @@ def test_a_host_that_is_ready_passes(console: Console) -> None:
     assert console.results("devices") == {"ok"}
 
 
-def test_without_an_iommu_there_is_nothing_to_give(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_without_an_iommu_there_is_nothing_to_give(console_on):
     checks = console_on(hosts.without_iommu()).checks()
     (iommu,), (isolation, *_others) = checks["iommu"], checks["isolation"]
     assert iommu["Result"] == "failed"
@@ -59,9 +55,7 @@ def test_without_an_iommu_there_is_nothing_to_give(
     assert "slot" not in isolation["Hint"]
 
 
-def test_vfio_pci_may_be_missing_where_no_accelerator_needs_it(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_vfio_pci_may_be_missing_where_no_accelerator_needs_it(console_on):
     spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),), vfio=False)
     console = console_on(spec)
     mediated = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
@@ -78,18 +72,14 @@ def test_vfio_pci_may_be_missing_where_no_accelerator_needs_it(
 @pytest.mark.parametrize(
     ("tag", "result"), [("auto", "ok"), ("vfio-pci", "failed")], ids=["variant", "not"]
 )
-def test_a_variant_of_vfio_pci_is_enough_for_its_functions(
-    console_on: Callable[[HostSpec], Console], tag: str, result: str
-) -> None:
+def test_a_variant_of_vfio_pci_is_enough_for_its_functions(console_on, tag, result):
     spec = dataclasses.replace(test_variant_drivers.SPEC, vfio=False)
     console = console_on(spec)
     console.configure(test_variant_drivers.AUTO.replace("auto", tag))
     assert console.results("vfio-pci") == {result}
 
 
-def test_vfio_pci_is_missing_for_a_guest_that_has_a_function(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_vfio_pci_is_missing_for_a_guest_that_has_a_function(console_on):
     spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),))
     console = console_on(spec)
     console.bench.restart(device_spec=[f'{{"address": "{GPU}"}}'])
@@ -101,9 +91,7 @@ def test_vfio_pci_is_missing_for_a_guest_that_has_a_function(
     assert console.results("vfio-pci") == {"failed"}
 
 
-def test_what_vfio_pci_denies_is_a_warning(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_what_vfio_pci_denies_is_a_warning(console_on):
     (found,) = console_on(hosts.denylist_host()).checks()["denylist"]
     assert found["Result"] == "warning"
     assert "0000:3d:00.0" in found["What"]
@@ -119,12 +107,8 @@ def test_what_vfio_pci_denies_is_a_warning(
     ids=["group", "firmware"],
 )
 def test_a_group_that_cannot_be_isolated_is_a_warning(
-    console_on: Callable[[HostSpec], Console],
-    spec: HostSpec,
-    address: str,
-    what: str,
-    hint: str,
-) -> None:
+    console_on, spec, address, what, hint
+):
     console = console_on(spec)
     console.configure(f'{{"address": "{address}"}}')
     (found,) = console.checks()["isolation"]
@@ -135,7 +119,7 @@ def test_a_group_that_cannot_be_isolated_is_a_warning(
     assert ("ACS" in found["Hint"]) is ("slot" in hint)
 
 
-def test_the_no_iommu_mode_of_vfio_is_told_to_be_left(console: Console) -> None:
+def test_the_no_iommu_mode_of_vfio_is_told_to_be_left(console):
     console.configure(f'{{"address": "{FPGA}"}}')
     device = Path(console.bench.root, "sys/bus/pci/devices", FPGA)
     (device / "iommu_group/name").write_text("vfio-noiommu\n")
@@ -145,9 +129,7 @@ def test_the_no_iommu_mode_of_vfio_is_told_to_be_left(console: Console) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "tmpfs"])
-def test_a_file_system_that_forgets_or_does_not_lock_fails(
-    console_on: Callable[[HostSpec], Console], kind: str, tmp_path: Path
-) -> None:
+def test_a_file_system_that_forgets_or_does_not_lock_fails(console_on, kind, tmp_path):
     mounts = ("/dev/sda1 / ext4 rw 0 0", f"else {tmp_path} {kind} rw 0 0")
     spec = dataclasses.replace(hosts.two_socket_host(), mounts=mounts)
     (found,) = console_on(spec).checks()["state file system"]
@@ -155,7 +137,7 @@ def test_a_file_system_that_forgets_or_does_not_lock_fails(
     assert kind in found["What"]
 
 
-def test_a_missing_state_directory_fails_once(console: Console) -> None:
+def test_a_missing_state_directory_fails_once(console):
     os.rmdir(console.bench.state_path)
     checks = console.checks()
     (directory,) = checks["state directory"]
@@ -176,9 +158,7 @@ def test_a_missing_state_directory_fails_once(console: Console) -> None:
     assert sum("does not exist" in what for what in gone) == 2
 
 
-def test_another_users_state_directory_fails(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_state_directory_fails(console, monkeypatch):
     monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64000)
     found = console.checks()["state directory"][0]
@@ -186,9 +166,7 @@ def test_another_users_state_directory_fails(
     assert "belongs to 64055, but this user is 64000" in found["What"]
 
 
-def test_files_of_others_below_the_state_directory_fail(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_others_below_the_state_directory_fail(console, monkeypatch):
     console.bench.plug(1, GPU)
     monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
@@ -216,9 +194,7 @@ def theirs(console: Console, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("below", ["", "bitstreams"])
-def test_a_mount_point_of_its_own_has_roots_lost_and_found(
-    console: Console, theirs: dict[str, int], below: str
-) -> None:
+def test_a_mount_point_of_its_own_has_roots_lost_and_found(console, theirs, below):
     lost = Path(console.bench.state_path, below, "lost+found")
     (lost / "#12").mkdir(parents=True)
     theirs |= {str(lost): 0, str(lost / "#12"): 0}
@@ -230,9 +206,7 @@ def test_a_mount_point_of_its_own_has_roots_lost_and_found(
 
 
 @pytest.mark.parametrize("place", ["lost+found", "locks/lost+found", "bitstreams/lost"])
-def test_what_is_not_roots_lost_and_found_stays_a_finding(
-    console: Console, theirs: dict[str, int], place: str
-) -> None:
+def test_what_is_not_roots_lost_and_found_stays_a_finding(console, theirs, place):
     path = Path(console.bench.state_path, place)
     path.parent.mkdir(exist_ok=True)
     if place == "lost+found":
@@ -245,14 +219,12 @@ def test_what_is_not_roots_lost_and_found_stays_a_finding(
     assert str(path) in found["What"]
 
 
-def test_a_state_directory_that_cannot_be_written_fails(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_directory_that_cannot_be_written_fails(console, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: False)
     assert "failed" in console.results("state directory")
 
 
-def test_a_damaged_store_fails_and_is_left_where_it_is(console: Console) -> None:
+def test_a_damaged_store_fails_and_is_left_where_it_is(console):
     path = Path(console.bench.state_path) / "os_acc.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
     before = path.read_bytes()
@@ -262,7 +234,7 @@ def test_a_damaged_store_fails_and_is_left_where_it_is(console: Console) -> None
     assert path.read_bytes() == before
 
 
-def test_what_waits_in_the_records_is_a_warning(console: Console) -> None:
+def test_what_waits_in_the_records_is_a_warning(console):
     console.bench.plug(1, GPU)
     state = Path(console.bench.state_path)
     execute(file_in(str(state)), "UPDATE leases SET payload = ''")
@@ -273,23 +245,21 @@ def test_what_waits_in_the_records_is_a_warning(console: Console) -> None:
     assert console.results("unknown devices") == {"warning"}
 
 
-def test_an_entry_that_names_nothing_is_a_warning(console: Console) -> None:
+def test_an_entry_that_names_nothing_is_a_warning(console):
     console.configure(f'{{"address": "{GPU}"}}', '{"vendor_id": "1234"}')
     (found,) = console.checks()["device_spec"]
     assert found["Result"] == "warning"
     assert "entry 2 of 2" in found["What"]
 
 
-def test_an_empty_device_spec_is_a_warning(console: Console) -> None:
+def test_an_empty_device_spec_is_a_warning(console):
     text = console.config_file.read_text()
     console.config_file.write_text(text.replace("\ndevice_spec", "\n#"))
     assert console.results("device_spec") == {"warning"}
     assert console.run("check").status == 0
 
 
-def test_a_helper_that_does_not_start_fails_with_its_command(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_that_does_not_start_fails_with_its_command(console, monkeypatch):
     monkeypatch.setattr(privsep.base, "client_mode", True)
     cfg.CONF.set_override("helper_command", "false --now", group="os_acc_base")
     try:
@@ -303,16 +273,14 @@ def test_a_helper_that_does_not_start_fails_with_its_command(
     assert inspect["Result"] == "ok"
 
 
-def test_a_plugin_that_is_not_installed_fails(console: Console) -> None:
+def test_a_plugin_that_is_not_installed_fails(console):
     console.configure(more="enabled_plugins = none_such")
     (found,) = console.checks()["plugins"]
     assert found["Result"] == "failed"
     assert "none_such" in found["What"]
 
 
-def test_a_plugin_that_fails_to_discover_fails(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_fails_to_discover_fails(console, monkeypatch):
     def discover(self: PciPlugin, candidates: object) -> None:
         raise ValueError("no firmware")
 
@@ -321,9 +289,7 @@ def test_a_plugin_that_fails_to_discover_fails(
     assert "no firmware" in found[0]["What"]
 
 
-def test_several_faults_at_once_are_each_told_once(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_several_faults_at_once_are_each_told_once(console_on):
     console = console_on(dataclasses.replace(hosts.without_iommu(), vfio=False))
     console.configure("{")
     os.rmdir(console.bench.state_path)
@@ -341,7 +307,7 @@ def test_several_faults_at_once_are_each_told_once(
     ]
 
 
-def test_a_configuration_that_is_missing_is_named(console: Console) -> None:
+def test_a_configuration_that_is_missing_is_named(console):
     console.config_file.unlink()
     (found,) = console.checks()["configuration"]
     assert found["Result"] == "failed"
@@ -349,7 +315,7 @@ def test_a_configuration_that_is_missing_is_named(console: Console) -> None:
     assert "--config-file /etc/nova/nova.conf" in found["Hint"]
 
 
-def test_without_a_configuration_the_host_is_still_checked(console: Console) -> None:
+def test_without_a_configuration_the_host_is_still_checked(console):
     console.config_file.write_text("no section\n")
     checks = console.checks()
     assert console.results("configuration") == {"failed"}
@@ -357,9 +323,7 @@ def test_without_a_configuration_the_host_is_still_checked(console: Console) -> 
     assert {row["Result"] for row in checks["devices"]} == {"warning"}
 
 
-def test_networks_are_shown_at_the_numa_nodes_by_which_they_leave(
-    console: Console,
-) -> None:
+def test_networks_are_shown_at_the_numa_nodes_by_which_they_leave(console):
     console.configure(
         more="[neutron]\nphysnets = foo,bar\n[neutron_physnet_foo]\nnuma_nodes = 0\n"
         "[neutron_physnet_bar]\nnuma_nodes = 0,1\n[neutron_tunnel]\nnuma_nodes = 1"
@@ -377,9 +341,7 @@ def test_networks_are_shown_at_the_numa_nodes_by_which_they_leave(
         ("[neutron]\nphysnets = foo", "[neutron] physnets has 'foo'"),
     ],
 )
-def test_a_network_whose_nodes_are_told_wrongly_fails(
-    console: Console, more: str, said: str
-) -> None:
+def test_a_network_whose_nodes_are_told_wrongly_fails(console, more, said):
     console.configure(more=more)
     ran = console.run("check", "-f", "json")
     assert ran.status == 1
@@ -389,9 +351,7 @@ def test_a_network_whose_nodes_are_told_wrongly_fails(
     assert found["Hint"]
 
 
-def test_a_section_of_a_network_that_is_not_listed_is_a_warning(
-    console: Console,
-) -> None:
+def test_a_section_of_a_network_that_is_not_listed_is_a_warning(console):
     console.configure(more="[neutron_physnet_foo]\nnuma_nodes = 0")
     (found,) = console.checks()["networks"]
     assert found["Result"] == "warning"
@@ -399,7 +359,7 @@ def test_a_section_of_a_network_that_is_not_listed_is_a_warning(
     assert "[neutron] physnets" in found["Hint"]
 
 
-def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
+def test_nodes_that_cannot_be_read_fail(console):
     nodes = Path(console.bench.root, "sys/devices/system/node")
     (nodes / "online").unlink()
     (nodes / "online").write_text("dragons\n")
@@ -409,10 +369,8 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
 
 
 def test_the_helper_of_a_plugin_that_does_not_start_fails_with_its_command(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    install_plugins: Callable[..., None],
-) -> None:
+    console, monkeypatch, install_plugins
+):
     install_plugins(acme="tests.unit.vendor_steps:Stepping")
     assert console.results("plugin helpers") == {"ok"}
     monkeypatch.setattr(vendor_steps.context, "client_mode", True)
@@ -430,7 +388,7 @@ def test_the_helper_of_a_plugin_that_does_not_start_fails_with_its_command(
 # -- the table -----------------------------------------------------------------
 
 
-def test_the_table_fits_100_columns(console: Console) -> None:
+def test_the_table_fits_100_columns(console):
     console.configure(more=f'[pci]\ndevice_spec = {{"address": "{GPU}"}}')
     head, _columns, rule, *lines = console.run("check").out.splitlines()
     texts = [line.split("|")[3].strip() for line in lines if line.startswith("|")]
@@ -440,7 +398,7 @@ def test_the_table_fits_100_columns(console: Console) -> None:
     assert any(text.startswith("hint: give each device to one") for text in texts)
 
 
-def test_a_long_path_is_broken_at_its_directories(console: Console) -> None:
+def test_a_long_path_is_broken_at_its_directories(console):
     names = ["long-name-of-a-directory"] * 5
     path = os.path.join(console.bench.state_path, *names)
     os.makedirs(path)
@@ -455,17 +413,13 @@ def test_a_long_path_is_broken_at_its_directories(console: Console) -> None:
     assert f"{path}x" in console.run("check", "-f", "json").out
 
 
-def test_columns_of_the_table_can_be_chosen(console: Console) -> None:
+def test_columns_of_the_table_can_be_chosen(console):
     ran = console.run("check", "-c", "Check", "-c", "Hint")
     head = ran.out.splitlines()[1]
     assert [each.strip() for each in head.split("|")[1:-1]] == ["Check", "Hint"]
 
 
-def test_on_a_terminal_the_running_check_is_shown(console: Console) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
+def test_on_a_terminal_the_running_check_is_shown(console):
     errors = Terminal()
     app = OsAcc(
         root=console.bench.root,
@@ -479,9 +433,7 @@ def test_on_a_terminal_the_running_check_is_shown(console: Console) -> None:
     assert shown.endswith("\r\033[K")
 
 
-def test_an_entry_for_a_virtual_parent_matches_it(
-    console_on: Callable[[HostSpec], Console],
-) -> None:
+def test_an_entry_for_a_virtual_parent_matches_it(console_on):
     console = console_on(HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),)))
     console.configure('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}')
     assert console.results("device_spec") == {"ok"}

@@ -2,18 +2,15 @@
 
 """``os-acc check`` names what to do, and doing exactly that helps."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from os_acc.cmd.checks import state
-from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+from os_acc.testing import HostSpec, hosts, uuid_of
 from tests.functional.host.attach.test_erasure import CARD, use
 from tests.functional.host.attach.test_erasure import host as erasing_host  # a fixture
 from tests.functional.host.attach.test_lost_store import remove
@@ -61,7 +58,7 @@ def placement() -> Iterator[Callable[[], Double]]:
 
 
 @pytest.mark.parametrize("has_guest", [True, False], ids=["guest", "no guest"])
-def test_a_lost_store(leased: Console, has_guest: bool) -> None:
+def test_a_lost_store(leased, has_guest):
     remove(leased.bench)
     (hint,) = problems(leased, "unknown devices")
     if has_guest:
@@ -73,7 +70,7 @@ def test_a_lost_store(leased: Console, has_guest: bool) -> None:
     assert leased.state(GPU) == ("leased" if has_guest else "free")
 
 
-def test_a_damaged_store(leased: Console) -> None:
+def test_a_damaged_store(leased):
     file_in(leased.bench.state_path).write_bytes(b"rubbish" * 4096)
     (hint,) = problems(leased, "records")
     assert hint.startswith("restart nova-compute")
@@ -84,9 +81,7 @@ def test_a_damaged_store(leased: Console) -> None:
     assert leased.state(GPU) == "leased"
 
 
-def test_an_erasure_without_a_service(
-    erasing_host: TestHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_without_a_service(erasing_host, tmp_path, monkeypatch):
     console = Console(erasing_host, tmp_path)
     console.configure(f'{{"address": "{CARD}"}}')
     use(erasing_host)
@@ -97,9 +92,7 @@ def test_an_erasure_without_a_service(
     assert console.state(CARD) == "free"
 
 
-def test_vfs_that_nothing_has_made(
-    make_bench: Callable[..., TestHost], tmp_path: Path
-) -> None:
+def test_vfs_that_nothing_has_made(make_bench, tmp_path):
     console = Console(make_bench(HostSpec((hosts.qat_gen4("0000:3b"),))), tmp_path)
     console.configure(f'{{"address": "{QAT}", "num_vfs": 16}}')
     (hint,) = problems(console, "vfs")
@@ -115,9 +108,7 @@ def use_placement(console: Console, url: str) -> None:
     )
 
 
-def test_a_server_that_is_no_placement(
-    leased: Console, placement: Callable[[], Double]
-) -> None:
+def test_a_server_that_is_no_placement(leased, placement):
     other = placement()
     other.trouble("GET", "/", 404, times=99)
     use_placement(leased, other.url)
@@ -125,9 +116,7 @@ def test_a_server_that_is_no_placement(
     assert "endpoint_override in [os_acc_placement]" in hint
 
 
-def test_a_placement_that_cannot_be_reached(
-    leased: Console, placement: Callable[[], Double]
-) -> None:
+def test_a_placement_that_cannot_be_reached(leased, placement):
     stopped, running = placement(), placement()
     stopped.end()
     use_placement(leased, stopped.url)

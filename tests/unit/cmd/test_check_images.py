@@ -2,8 +2,6 @@
 
 """``os-acc check`` examines the source of images, their signers and the cache."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -14,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.cmd import environment
-from os_acc.testing import TestHost, hosts, image_directory
+from os_acc.testing import hosts, image_directory
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.glance_double import Double
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
@@ -87,9 +85,7 @@ def trust(place: Path, name: str, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_host_without_fpgas_needs_neither_source_nor_signers_nor_cache(
-    console: Console,
-) -> None:
+def test_a_host_without_fpgas_needs_neither_source_nor_signers_nor_cache(console):
     checks = console.checks()
     names = ("source", "signers", "cache", "files")
     found = [row for each in names for row in checks[f"image {each}"]]
@@ -102,9 +98,7 @@ def test_a_host_without_fpgas_needs_neither_source_nor_signers_nor_cache(
     assert not os.path.exists(f"{console.bench.state_path}/bitstreams")
 
 
-def test_a_region_that_can_be_programmed_needs_one(
-    make_bench: Callable[..., TestHost], tmp_path: Path
-) -> None:
+def test_a_region_that_can_be_programmed_needs_one(make_bench, tmp_path):
     console = Console(make_bench(hosts.fpga_host()), tmp_path)
     console.configure('{"address": "0000:3b:00.0"}')
     found = only(console, "image source")
@@ -114,7 +108,7 @@ def test_a_region_that_can_be_programmed_needs_one(
     assert "auth_section" in found["Hint"]
 
 
-def test_a_glance_that_answers_passes(console: Console, glance: Double) -> None:
+def test_a_glance_that_answers_passes(console, glance):
     glance.add(b"1234", tags=["FPGA"])
     ask(console, glance)
     found = only(console, "image source")
@@ -124,9 +118,7 @@ def test_a_glance_that_answers_passes(console: Console, glance: Double) -> None:
     assert glance.count("GET /v2/images/") == 0
 
 
-def test_a_glance_without_bitstreams_is_a_warning(
-    console: Console, glance: Double
-) -> None:
+def test_a_glance_without_bitstreams_is_a_warning(console, glance):
     glance.add(b"1234", tags=["cirros"])
     ask(console, glance)
     found = only(console, "image source")
@@ -134,9 +126,7 @@ def test_a_glance_without_bitstreams_is_a_warning(
     assert "no visible image with the tag FPGA" in found["What"]
 
 
-def test_a_wrong_password_fails_with_what_to_look_at(
-    console: Console, glance: Double
-) -> None:
+def test_a_wrong_password_fails_with_what_to_look_at(console, glance):
     ask(console, glance, password="wrong")
     found = only(console, "image source")
     assert found["Result"] == "failed"
@@ -145,13 +135,13 @@ def test_a_wrong_password_fails_with_what_to_look_at(
     assert console.run("check").status == 1
 
 
-def test_a_directory_that_answers_passes(console: Console, images: Images) -> None:
+def test_a_directory_that_answers_passes(console, images):
     found = only(console, "image source")
     assert found["Result"] == "ok"
     assert found["What"].startswith(f"{images.place} answers")
 
 
-def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
+def test_options_that_cannot_be_used_are_told_once(console):
     console.configure(more="[os_acc_bitstreams]\nsource = directory\ndirectory = here")
     checks = console.checks()
     rows = [row for name, each in checks.items() if "image" in name for row in each]
@@ -163,16 +153,14 @@ def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
 # -- signers ------------------------------------------------------------------
 
 
-def test_a_certificate_that_is_trusted_passes(console: Console, signers: Path) -> None:
+def test_a_certificate_that_is_trusted_passes(console, signers):
     trust(signers, SIGNER)
     found = only(console, "image signers")
     assert found["Result"] == "ok"
     assert found["What"].endswith("may sign images: 1")
 
 
-def test_certificates_that_have_expired_are_named(
-    console: Console, signers: Path
-) -> None:
+def test_certificates_that_have_expired_are_named(console, signers):
     trust(signers, SIGNER)
     trust(signers, ANOTHER, until=NOW - DAY / 2)
     trust(signers, "root", until=NOW - DAY / 2, extensions=(authority(),))
@@ -184,9 +172,7 @@ def test_certificates_that_have_expired_are_named(
         assert "was valid until" in row["What"]
 
 
-def test_where_nobody_may_sign_each_image_is_refused(
-    console: Console, signers: Path
-) -> None:
+def test_where_nobody_may_sign_each_image_is_refused(console, signers):
     (signers / f"{SIGNER}.pem").write_text("no certificate")
     strange, missing = console.checks()["image signers"]
     assert strange["Result"] == "warning"
@@ -196,9 +182,7 @@ def test_where_nobody_may_sign_each_image_is_refused(
 
 
 @pytest.mark.parametrize("change", [Path.rmdir, lambda path: path.chmod(0o777)])
-def test_a_trust_store_that_cannot_be_used_fails(
-    console: Console, signers: Path, change: Callable[[Path], None]
-) -> None:
+def test_a_trust_store_that_cannot_be_used_fails(console, signers, change):
     change(signers)
     found = only(console, "image signers")
     assert found["Result"] == "failed"
@@ -209,9 +193,7 @@ def test_a_trust_store_that_cannot_be_used_fails(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_how_full_the_cache_is_is_told(
-    console: Console, images: Images, kept: Path
-) -> None:
+def test_how_full_the_cache_is_is_told(console, images, kept):
     (file,) = kept.iterdir()
     size = file.stat().st_size
     found = only(console, "image cache")
@@ -221,7 +203,7 @@ def test_how_full_the_cache_is_is_told(
 
 
 @pytest.mark.usefixtures("roomy", "kept")
-def test_a_cache_that_has_more_than_it_may_is_a_warning(console: Console) -> None:
+def test_a_cache_that_has_more_than_it_may_is_a_warning(console):
     text = console.config_file.read_text()
     console.config_file.write_text(text.replace(str(CACHE_SIZE), "1"))
     found = only(console, "image cache")
@@ -230,9 +212,7 @@ def test_a_cache_that_has_more_than_it_may_is_a_warning(console: Console) -> Non
     assert "os-acc bitstream prune --size 1" in found["Hint"]
 
 
-def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(
-    console: Console, kept: Path, roomy: Callable[[int], None]
-) -> None:
+def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(console, kept, roomy):
     (file,) = kept.iterdir()
     size = file.stat().st_size
     # In addition to the space that the cache leaves free at any time.
@@ -246,9 +226,7 @@ def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(
 
 @pytest.mark.usefixtures("roomy")
 @pytest.mark.parametrize("mode", [0o770, 0o757])
-def test_a_cache_that_others_may_write_is_a_warning(
-    console: Console, kept: Path, mode: int
-) -> None:
+def test_a_cache_that_others_may_write_is_a_warning(console, kept, mode):
     kept.chmod(mode)
     first, second = console.checks()["image cache"]
     assert first["Result"] == "warning"
@@ -257,9 +235,7 @@ def test_a_cache_that_others_may_write_is_a_warning(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_cache_of_another_user_fails(
-    console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_of_another_user_fails(console, kept, monkeypatch):
     monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
     found = console.checks()["image cache"][0]
@@ -269,9 +245,7 @@ def test_a_cache_of_another_user_fails(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_cache_that_cannot_be_written_fails(
-    console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_fails(console, kept, monkeypatch):
     access = os.access
     monkeypatch.setattr(
         os, "access", lambda path, *a, **b: path != str(kept) and access(path, *a, **b)
@@ -281,9 +255,7 @@ def test_a_cache_that_cannot_be_written_fails(
     assert found["Hint"] == f"chmod u+rwx {kept}"
 
 
-def test_a_cache_that_is_a_link_fails_as_the_helper_follows_none(
-    console: Console, tmp_path: Path
-) -> None:
+def test_a_cache_that_is_a_link_fails_as_the_helper_follows_none(console, tmp_path):
     cache = Path(console.bench.state_path, "bitstreams")
     cache.symlink_to(tmp_path, target_is_directory=True)
     found = only(console, "image cache")
@@ -291,9 +263,7 @@ def test_a_cache_that_is_a_link_fails_as_the_helper_follows_none(
     assert "does not follow links" in found["What"]
 
 
-def test_what_does_not_belong_there_is_named_and_left(
-    console: Console, kept: Path
-) -> None:
+def test_what_does_not_belong_there_is_named_and_left(console, kept):
     (kept / "notes.txt").touch()
     (kept / "old").mkdir()
     (kept / ".dead").write_bytes(b"half an image")
@@ -306,9 +276,7 @@ def test_what_does_not_belong_there_is_named_and_left(
     assert set(os.listdir(kept)) == before
 
 
-def test_a_download_that_is_under_way_belongs_there(
-    console: Console, images: Images, kept: Path
-) -> None:
+def test_a_download_that_is_under_way_belongs_there(console, images, kept):
     image = images.put(3, image_directory.gbs(REGION_ID, FUNCTION_ID, bytes(1 << 22)))
     seen: list[dict[str, str]] = []
 

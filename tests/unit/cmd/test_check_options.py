@@ -2,8 +2,6 @@
 
 """``os-acc check`` finds misspelt options, also in root's own configuration."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -85,9 +83,7 @@ def unknown(place: Path, text: str) -> list[tuple[str, str | None]]:
         ),
     ],
 )
-def test_an_unknown_name_gets_a_suggestion(
-    tmp_path: Path, more: str, name: str, near: str | None
-) -> None:
+def test_an_unknown_name_gets_a_suggestion(tmp_path, more, name, near):
     assert unknown(tmp_path, more) == [(name, near)]
 
 
@@ -99,8 +95,8 @@ def test_an_unknown_name_gets_a_suggestion(
     ],
 )
 def test_an_unknown_name_in_a_directory_of_files_is_a_warning(
-    console: Console, tmp_path: Path, more: str, hint: str
-) -> None:
+    console, tmp_path, more, hint
+):
     directory = tmp_path / "nova.conf.d"
     directory.mkdir()
     (directory / "10-os-acc.conf").write_text(f"[os_acc]\n{more}\n")
@@ -133,9 +129,7 @@ def test_an_unknown_name_in_a_directory_of_files_is_a_warning(
         "[neutron_physnet_a]\nnuma_nodes = 0",
     ],
 )
-def test_names_of_known_options_and_of_others_sections_are_accepted(
-    tmp_path: Path, more: str
-) -> None:
+def test_names_of_known_options_and_of_others_sections_are_accepted(tmp_path, more):
     assert unknown(tmp_path, more) == []
 
 
@@ -149,9 +143,7 @@ def test_names_of_known_options_and_of_others_sections_are_accepted(
         ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot use"),
     ],
 )
-def test_the_limit_of_the_helper_is_a_finding(
-    console: Console, text: str | None, mode: int, result: str, expected: str
-) -> None:
+def test_the_limit_of_the_helper_is_a_finding(console, text, mode, result, expected):
     if text is not None:
         write_roots(console, text).chmod(mode)
     (found,) = console.checks()["privileged.conf"]
@@ -159,9 +151,7 @@ def test_the_limit_of_the_helper_is_a_finding(
     assert expected in found["What"].replace("\n", " ")
 
 
-def test_a_misspelt_option_in_root_s_configuration_gets_a_suggestion(
-    console: Console,
-) -> None:
+def test_a_misspelt_option_in_root_s_configuration_gets_a_suggestion(console):
     path = write_roots(console, ROOTS.replace("device_spec", "device_specs"))
     empty, misspelt = console.checks()["privileged.conf"]
     assert (empty["Result"], misspelt["Result"]) == ("warning", "warning")
@@ -171,9 +161,7 @@ def test_a_misspelt_option_in_root_s_configuration_gets_a_suggestion(
     assert misspelt["Hint"] == "did you mean device_spec?"
 
 
-def test_a_configuration_that_only_root_can_read_is_not_judged(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_only_root_can_read_is_not_judged(console, monkeypatch):
     path = write_roots(console, ROOTS)
     access = os.access
     monkeypatch.setattr(

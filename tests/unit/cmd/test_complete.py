@@ -2,8 +2,6 @@
 
 """Bash completes commands, options and values of the command on a simulated host."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
@@ -15,7 +13,7 @@ from oslo_config import cfg
 
 from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.main import OsAcc
-from os_acc.testing import TestHost, uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console, run
 
 GPU = "0000:17:00.0"
@@ -70,21 +68,21 @@ def listed(console: Console, *command: str) -> set[str]:
     return set(console.run(*command, "-f", "value").out.split())
 
 
-def test_commands_and_options_are_completed(bash: Bash) -> None:
+def test_commands_and_options_are_completed(bash):
     assert bash.complete("os-acc dev") == {"device"}
     assert bash.complete("os-acc --debug device re") == {"release"}
     assert bash.complete("os-acc --sim") == {"--simulated"}
     assert bash.complete("os-acc device list --sta") == {"--state"}
 
 
-def test_the_states_are_completed(bash: Bash) -> None:
+def test_the_states_are_completed(bash):
     assert bash.complete("os-acc device list --state ") == {
         each.value for each in DeviceStatus
     }
     assert bash.complete("os-acc device list --long --state q") == {"quarantined"}
 
 
-def test_the_addresses_are_completed(bash: Bash, console: Console) -> None:
+def test_the_addresses_are_completed(bash, console):
     devices = listed(console, "device", "list", "-c", "Address")
     assert GPU in devices
     assert bash.complete("os-acc device show ") == devices
@@ -92,7 +90,7 @@ def test_the_addresses_are_completed(bash: Bash, console: Console) -> None:
     assert bash.complete("os-acc conformance --device 0000:17:") == {"00.0", "00.1"}
 
 
-def test_the_uuids_are_completed(bash: Bash, console: Console) -> None:
+def test_the_uuids_are_completed(bash, console):
     providers = listed(console, "provider", "list", "-c", "UUID")
     ran = console.run("plug", "--instance", uuid_of(1), "--provider", min(providers))
     assert ran.status == 0, ran.err
@@ -101,7 +99,7 @@ def test_the_uuids_are_completed(bash: Bash, console: Console) -> None:
     assert bash.complete("os-acc plug --provider ") == providers
 
 
-def test_the_plugins_are_completed(bash: Bash, console: Console) -> None:
+def test_the_plugins_are_completed(bash, console):
     names = listed(console, "plugin", "list", "-c", "Name")
     assert "nvme" in names
     assert bash.complete("os-acc conformance --plugin ") == names
@@ -111,20 +109,18 @@ def test_the_plugins_are_completed(bash: Bash, console: Console) -> None:
     "line",
     ["unknown ", "metrics ", "device show 'x", "plug --image ", "--config-file "],
 )
-def test_files_alone_are_left_for_other_lines(bash: Bash, line: str) -> None:
+def test_files_alone_are_left_for_other_lines(bash, line):
     assert bash.complete(f"os-acc {line}") == set()
 
 
-def test_a_host_that_cannot_be_read_completes_commands(
-    bash: Bash, console: Console, tmp_path: Path
-) -> None:
+def test_a_host_that_cannot_be_read_completes_commands(bash, console, tmp_path):
     bash.install(console.bench.root, tmp_path / "missing")
     assert bash.complete("os-acc device list --state f") == {"free", "faulty"}
     assert bash.complete("os-acc device show ") == set()
     assert bash.complete("os-acc unplug ") == set()
 
 
-def test_completion_changes_nothing(bash: Bash, bench: TestHost) -> None:
+def test_completion_changes_nothing(bash, bench):
     before = {path: path.lstat().st_mtime_ns for path in Path(bench.root).rglob("*")}
     state = set(Path(bench.state_path).rglob("*"))
     assert bash.complete("os-acc device show ")
@@ -133,15 +129,15 @@ def test_completion_changes_nothing(bash: Bash, bench: TestHost) -> None:
     assert state == set(Path(bench.state_path).rglob("*"))
 
 
-def test_the_completion_needs_no_configuration(tmp_path: Path) -> None:
+def test_the_completion_needs_no_configuration(tmp_path):
     ran = run(str(tmp_path), f"--config-file={tmp_path / 'missing'}", "complete")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.endswith("complete -o default -F _os_acc os-acc\n")
 
 
 def test_a_recorded_value_is_neither_run_nor_offered(
-    console: Console, bash: Bash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    console, bash, tmp_path, monkeypatch
+):
     """A service owns the records, and root completes."""
     mark = tmp_path / "mark"
     (tmp_path / "programs/os-acc").write_text(
@@ -167,5 +163,5 @@ def test_a_recorded_value_is_neither_run_nor_offered(
     assert out.getvalue().split() == [uuid_of(1)]
 
 
-def test_help_and_version_complete_nothing_of_their_own(bash: Bash) -> None:
+def test_help_and_version_complete_nothing_of_their_own(bash):
     assert "device" in bash.complete("os-acc --version dev")

@@ -2,8 +2,6 @@
 
 """The alerts and the dashboard ask for metrics and labels that exist."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -52,7 +50,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     } | OF_THE_FILE
 
 
-def test_the_host_has_a_sample_of_each_metric(labels: dict[str, set[str]]) -> None:
+def test_the_host_has_a_sample_of_each_metric(labels):
     source = Path(metrics.__file__).read_text()
     assert labels.keys() - OF_THE_FILE == set(re.findall(r'"(os_acc_\w+)"', source))
 
@@ -75,9 +73,7 @@ def missing(query: str, known: dict[str, set[str]]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_each_query_is_on_metrics_and_labels_that_exist(
-    query: str, labels: dict[str, set[str]]
-) -> None:
+def test_each_query_is_on_metrics_and_labels_that_exist(query, labels):
     assert _SELECTOR.search(query)
     assert list(missing(query, labels)) == []
 
@@ -91,17 +87,15 @@ def test_each_query_is_on_metrics_and_labels_that_exist(
         ("sum by (state, owner) (os_acc_leases)", ["owner"]),
     ],
 )
-def test_a_query_on_another_one_is_found(
-    query: str, found: list[str], labels: dict[str, set[str]]
-) -> None:
+def test_a_query_on_another_one_is_found(query, found, labels):
     assert list(missing(query, labels)) == found
 
 
-def test_each_alert_has_a_summary_and_an_action() -> None:
+def test_each_alert_has_a_summary_and_an_action():
     assert all({"summary", "action"} == set(rule["annotations"]) for rule in RULES)
 
 
-def test_a_legend_shows_labels_of_its_query(labels: dict[str, set[str]]) -> None:
+def test_a_legend_shows_labels_of_its_query(labels):
     targets = [target for panel in PANELS for target in panel["targets"]]
     for target in targets:
         shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -112,7 +106,7 @@ def test_a_legend_shows_labels_of_its_query(labels: dict[str, set[str]]) -> None
         )
 
 
-def test_panels_have_ids_of_their_own_and_queries_of_the_selected_hosts() -> None:
+def test_panels_have_ids_of_their_own_and_queries_of_the_selected_hosts():
     assert len({panel["id"] for panel in PANELS}) == len(PANELS) > 10
     for panel in PANELS:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -123,7 +117,7 @@ def test_panels_have_ids_of_their_own_and_queries_of_the_selected_hosts() -> Non
             assert all('instance=~"$instance"' in each for _, each in selectors)
 
 
-def test_the_variables_of_the_queries_exist() -> None:
+def test_the_variables_of_the_queries_exist():
     names = {each["name"] for each in DASHBOARD["templating"]["list"]}
     used = re.findall(r"\$\{?(\w+)", json.dumps(PANELS))
     assert set(used) == names
@@ -136,7 +130,7 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     return set(itertools.product(columns, range(place["y"], place["y"] + place["h"])))
 
 
-def test_panels_fill_the_width_and_do_not_overlap() -> None:
+def test_panels_fill_the_width_and_do_not_overlap():
     covered = [cell for panel in PANELS for cell in cells(panel)]
     assert len(set(covered)) == len(covered)
     rows = {row for _, row in covered}

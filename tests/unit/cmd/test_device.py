@@ -2,13 +2,10 @@
 
 """``os-acc device`` lists devices and their events, and releases or adopts them."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,9 +62,7 @@ def contents(directory: str) -> dict[str, bytes]:
     }
 
 
-def test_the_listing_says_what_is_free_and_why_the_rest_is_not(
-    console: Console,
-) -> None:
+def test_the_listing_says_what_is_free_and_why_the_rest_is_not(console):
     rows = {row["Address"]: row for row in console.json("device", "list")}
     assert rows[GPU] == {
         "Address": GPU,
@@ -85,7 +80,7 @@ def test_the_listing_says_what_is_free_and_why_the_rest_is_not(
     assert rows["0000:e3:00.0"]["NUMA Node"] is None
 
 
-def test_the_long_listing_adds_the_provider_and_the_place(console: Console) -> None:
+def test_the_long_listing_adds_the_provider_and_the_place(console):
     (gpu,) = (
         row
         for row in console.json("device", "list", "--long")
@@ -100,15 +95,13 @@ def test_the_long_listing_adds_the_provider_and_the_place(console: Console) -> N
     "arguments",
     [("device", "list"), ("device", "history"), ("provider", "list"), ("attached",)],
 )
-def test_looking_at_a_fresh_host_makes_nothing(
-    console: Console, arguments: tuple[str, ...]
-) -> None:
+def test_looking_at_a_fresh_host_makes_nothing(console, arguments):
     console.json(*arguments)
     assert os.listdir(console.bench.state_path) == []
     assert console.bench.kernel.writes() == []
 
 
-def test_listing_replays_nothing(console: Console) -> None:
+def test_listing_replays_nothing(console):
     bench = console.bench
     bench.plug(1, GPU)
     (lease,) = bench.manager.store.leases()
@@ -121,7 +114,7 @@ def test_listing_replays_nothing(console: Console) -> None:
     assert (contents(bench.state_path), bench.kernel.snapshot()) == before
 
 
-def test_a_function_that_nobody_named_is_not_shown(console: Console) -> None:
+def test_a_function_that_nobody_named_is_not_shown(console):
     console.configure(f'{{"address": "{GPU}"}}')
     ran = console.run("device", "show", FPGA)
     assert ran.status == 1
@@ -129,9 +122,7 @@ def test_a_function_that_nobody_named_is_not_shown(console: Console) -> None:
     assert "hint: add the device" in ran.err
 
 
-def test_after_a_reboot_a_lease_is_shown_as_of_an_earlier_boot(
-    console: Console,
-) -> None:
+def test_after_a_reboot_a_lease_is_shown_as_of_an_earlier_boot(console):
     console.bench.plug(1, GPU)
     shown = console.json("device", "show", GPU)
     assert (shown["Owner"], shown["Recorded In This Boot"]) == ("nova", True)
@@ -139,9 +130,7 @@ def test_after_a_reboot_a_lease_is_shown_as_of_an_earlier_boot(
     assert console.json("device", "show", GPU)["Recorded In This Boot"] is False
 
 
-def test_a_leased_device_that_was_pulled_out_is_still_listed(
-    console: Console,
-) -> None:
+def test_a_leased_device_that_was_pulled_out_is_still_listed(console):
     console.bench.plug(1, FPGA)
     console.bench.kernel.hot_unplug(FPGA)
     row = console.device(FPGA)
@@ -150,9 +139,7 @@ def test_a_leased_device_that_was_pulled_out_is_still_listed(
     assert row["Reason"] == "no longer on this host"
 
 
-def test_what_the_store_has_lost_is_shown_adopted_and_released(
-    console: Console,
-) -> None:
+def test_what_the_store_has_lost_is_shown_adopted_and_released(console):
     console.bench.plug(1, GPU)
     console.bench.plug(2, FPGA)
     leases = console.bench.manager.store.leases()
@@ -172,7 +159,7 @@ def test_what_the_store_has_lost_is_shown_adopted_and_released(
     assert not any("which the store has lost" in each for each in findings)
 
 
-def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) -> None:
+def test_the_drivers_of_all_that_goes_back_have_to_be_named(console):
     make_unknown(console.bench, 1, GPU)
     assert (console.state(GPU), console.state(AUDIO)) == ("unknown", "unknown")
     ran = console.run("device", "release", GPU, "--driver", "nouveau")
@@ -181,7 +168,7 @@ def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) ->
     assert console.bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
-def test_a_leased_device_is_neither_released_nor_adopted(console: Console) -> None:
+def test_a_leased_device_is_neither_released_nor_adopted(console):
     console.bench.plug(1, FPGA)
     ran = console.run("device", "release", FPGA)
     assert ran.status == 1
@@ -194,7 +181,7 @@ def test_a_leased_device_is_neither_released_nor_adopted(console: Console) -> No
     assert (row["State"], row["Consumer"]) == ("leased", uuid_of(1))
 
 
-def test_a_card_is_not_free_while_a_part_of_it_is_unknown(console: Console) -> None:
+def test_a_card_is_not_free_while_a_part_of_it_is_unknown(console):
     make_unknown(console.bench, 1, GPU)
     kernel = console.bench.kernel
     kernel.write(kernel.path(f"sys/bus/pci/devices/{GPU}/driver/unbind"), GPU)
@@ -202,7 +189,7 @@ def test_a_card_is_not_free_while_a_part_of_it_is_unknown(console: Console) -> N
     assert f"{AUDIO}: prepared for a guest" in console.device(GPU)["Reason"]
 
 
-def test_a_prebound_device_is_free(console: Console) -> None:
+def test_a_prebound_device_is_free(console):
     make_unknown(console.bench, 1, FPGA)
     console.configure(f'{{"address": "{FPGA}", "prebound": true}}')
     assert console.state(FPGA) == "free"
@@ -210,8 +197,8 @@ def test_a_prebound_device_is_free(console: Console) -> None:
 
 @pytest.mark.parametrize("driver", ["nouveau", ""])
 def test_what_nova_claims_is_not_taken_along_with_its_sibling(
-    make_bench: Callable[..., TestHost], tmp_path: Path, driver: str
-) -> None:
+    make_bench, tmp_path, driver
+):
     display, audio = hosts.gpu("0000:17")
     spec = HostSpec(
         (
@@ -227,7 +214,7 @@ def test_what_nova_claims_is_not_taken_along_with_its_sibling(
     assert f"{GPU}: claimed by Nova" in row["Reason"]
 
 
-def test_a_device_that_os_acc_may_not_touch_is_left_alone(console: Console) -> None:
+def test_a_device_that_os_acc_may_not_touch_is_left_alone(console):
     make_unknown(console.bench, 1, FPGA)
     console.configure(f'{{"address": "{GPU}"}}')
     for more in ((), ("--force",)):
@@ -237,16 +224,14 @@ def test_a_device_that_os_acc_may_not_touch_is_left_alone(console: Console) -> N
     assert console.bench.drivers(FPGA) == ["vfio-pci"]
 
 
-def test_a_device_that_nova_claims_is_left_alone(console: Console) -> None:
+def test_a_device_that_nova_claims_is_left_alone(console):
     make_unknown(console.bench, 1, FPGA)
     console.configure(more=f'[pci]\ndevice_spec = {{"address": "{FPGA}"}}')
     assert console.run("device", "release", FPGA, "--driver", "").status == 1
     assert console.bench.drivers(FPGA) == ["vfio-pci"]
 
 
-def test_a_lost_mediated_device_is_listed_and_adopted(
-    tmp_path: Path, install_plugins: Callable[..., None]
-) -> None:
+def test_a_lost_mediated_device_is_listed_and_adopted(tmp_path, install_plugins):
     install_plugins(vendor=f"{mdev_vendor.HERE}:Stepping")
     spec = HostSpec(mdev_parents=(mtty(),))
     slot, named = f"{mdev_vendor.TYPES[0]}/0", mdev_vendor.NAMED[0]
@@ -267,7 +252,7 @@ def test_a_lost_mediated_device_is_listed_and_adopted(
         assert console.state(slot) == "free"
 
 
-def test_force_forgets_a_device_that_cannot_be_given_back(console: Console) -> None:
+def test_force_forgets_a_device_that_cannot_be_given_back(console):
     make_quarantined(console.bench, 1, NIC)
     ran = console.run("device", "release", NIC)
     assert ran.status == 1
@@ -277,9 +262,7 @@ def test_force_forgets_a_device_that_cannot_be_given_back(console: Console) -> N
     assert console.json("attached") == []
 
 
-def test_a_damaged_record_keeps_its_device_until_it_is_released(
-    console: Console,
-) -> None:
+def test_a_damaged_record_keeps_its_device_until_it_is_released(console):
     bench = console.bench
     bench.plug(1, OTHER_GPU)
     damage(bench)
@@ -298,9 +281,7 @@ def test_a_damaged_record_keeps_its_device_until_it_is_released(
     assert bench.drivers(OTHER_GPU) == ["nouveau"]
 
 
-def test_a_device_waits_for_the_plugin_that_has_prepared_it(
-    console: Console, install_plugins: Callable[..., None]
-) -> None:
+def test_a_device_waits_for_the_plugin_that_has_prepared_it(console, install_plugins):
     install_plugins(acme="tests.unit.acme:Marks")
     console.bench.plug(1, FPGA)
     install_plugins()
@@ -329,9 +310,7 @@ def test_a_device_waits_for_the_plugin_that_has_prepared_it(
     assert acme.marked(console.bench.root) == []
 
 
-def test_a_device_that_owes_nothing_is_no_warning(
-    console: Console, install_plugins: Callable[..., None]
-) -> None:
+def test_a_device_that_owes_nothing_is_no_warning(console, install_plugins):
     install_plugins(acme="tests.unit.acme:Marks")
     console.bench.plug(1, GPU)
     console.configure(more="enabled_plugins = acme")
@@ -350,7 +329,7 @@ def used(console: Console) -> Console:
     return console
 
 
-def test_each_change_of_a_device_is_listed_the_newest_last(used: Console) -> None:
+def test_each_change_of_a_device_is_listed_the_newest_last(used):
     rows = used.json("device", "history", GPU)
     assert [(each["Operation"], each["State"]) for each in rows] == [
         ("add", "preparing"),
@@ -365,18 +344,18 @@ def test_each_change_of_a_device_is_listed_the_newest_last(used: Console) -> Non
     assert times[0].tzinfo == datetime.UTC
 
 
-def test_without_an_address_every_device_is_listed(used: Console) -> None:
+def test_without_an_address_every_device_is_listed(used):
     rows = used.json("device", "history")
     assert {each["Address"] for each in rows} == {GPU, FPGA}
 
 
-def test_an_instance_has_a_history_too(used: Console) -> None:
+def test_an_instance_has_a_history_too(used):
     rows = used.json("device", "history", "--consumer", uuid_of(2))
     assert [each["Operation"] for each in rows] == ["add", "replace"]
     assert {each["Address"] for each in rows} == {FPGA}
 
 
-def test_a_rekey_is_in_the_history_of_both_consumers(used: Console) -> None:
+def test_a_rekey_is_in_the_history_of_both_consumers(used):
     used.bench.manager.rekey(uuid_of(2), uuid_of(3))
     for consumer in (uuid_of(2), uuid_of(3)):
         *_, last = used.json("device", "history", "--consumer", consumer)
@@ -384,12 +363,12 @@ def test_a_rekey_is_in_the_history_of_both_consumers(used: Console) -> None:
         assert last["Detail"] == f"from {uuid_of(2)}"
 
 
-def test_the_newest_events_are_selected(used: Console) -> None:
+def test_the_newest_events_are_selected(used):
     everything = used.json("device", "history", GPU)
     assert used.json("device", "history", GPU, "--limit", "2") == everything[-2:]
 
 
-def test_nothing_recorded_is_no_error(console: Console) -> None:
+def test_nothing_recorded_is_no_error(console):
     ran = console.run("device", "history", "-f", "json")
     assert (ran.status, json.loads(ran.out)) == (0, [])
     assert ran.err == (
@@ -397,7 +376,7 @@ def test_nothing_recorded_is_no_error(console: Console) -> None:
     )
 
 
-def test_a_member_has_the_history_of_its_device(console: Console) -> None:
+def test_a_member_has_the_history_of_its_device(console):
     audio = "0000:17:00.1"
     assert console.json("device", "show", GPU)["Members"] == [GPU, audio]
     ran = console.run("device", "history", audio, "-f", "json")
@@ -408,7 +387,7 @@ def test_a_member_has_the_history_of_its_device(console: Console) -> None:
     )
 
 
-def test_a_state_directory_that_does_not_exist_is_named(console: Console) -> None:
+def test_a_state_directory_that_does_not_exist_is_named(console):
     os.rmdir(console.bench.state_path)
     ran = console.run("device", "history")
     assert ran.status == 1
@@ -417,7 +396,7 @@ def test_a_state_directory_that_does_not_exist_is_named(console: Console) -> Non
     assert not os.path.exists(console.bench.state_path)
 
 
-def test_a_host_that_cannot_be_inspected_has_a_history(used: Console) -> None:
+def test_a_host_that_cannot_be_inspected_has_a_history(used):
     used.configure("{")
     assert used.run("device", "list").status == 1
     assert used.json("device", "history", GPU)
@@ -426,9 +405,7 @@ def test_a_host_that_cannot_be_inspected_has_a_history(used: Console) -> None:
     assert "no such event is recorded" in ran.err
 
 
-def test_devices_are_selected_by_class_consumer_node_and_states(
-    console: Console,
-) -> None:
+def test_devices_are_selected_by_class_consumer_node_and_states(console):
     console.bench.plug(1, GPU)
 
     def found(*arguments: str) -> set[str]:
@@ -448,15 +425,13 @@ def test_devices_are_selected_by_class_consumer_node_and_states(
     assert found("--numa-node", str(node), "--state", "leased") == on_node & leased
 
 
-def test_an_address_needs_no_domain(console: Console) -> None:
+def test_an_address_needs_no_domain(console):
     shown = console.json("device", "show", GPU.removeprefix("0000:"))
     assert shown["Address"] == GPU
 
 
 @pytest.mark.parametrize("formatter", ["table", "value"])
-def test_a_column_with_empty_cells_can_be_sorted(
-    console: Console, formatter: str
-) -> None:
+def test_a_column_with_empty_cells_can_be_sorted(console, formatter):
     console.bench.plug(1, GPU)
     arguments = ("device", "list", "-f", formatter, "--sort-column", "consumer")
     ran = console.run(*arguments, "-c", "Consumer")
@@ -467,9 +442,7 @@ def test_a_column_with_empty_cells_can_be_sorted(
 
 
 @pytest.mark.parametrize("how", ["lost", "damaged"])
-def test_an_unplug_without_the_lease_names_the_way_back(
-    console: Console, how: str
-) -> None:
+def test_an_unplug_without_the_lease_names_the_way_back(console, how):
     """Each command is executed as it is printed."""
     console.configure(f'{{"address": "{GPU}"}}')
     before = console.bench.drivers(GPU, AUDIO)

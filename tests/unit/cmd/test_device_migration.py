@@ -2,8 +2,6 @@
 
 """``os-acc device migration`` asks VFIO again each time, and loses no answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,15 +29,13 @@ def answer(console: Console) -> str:
     return str(console.json("device", "migration", SLOT)["Live Migration"])
 
 
-def test_it_asks_again_each_time(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_asks_again_each_time(console, monkeypatch):
     assert answer(console).startswith("STOP_COPY, P2P, PRE_COPY; 60 bytes")
     monkeypatch.setattr(FakeKernel, "migration", lambda *_: (0, 0))
     assert answer(console) == "no"
 
 
-def test_the_answer_stays_if_no_device_is_free(console: Console) -> None:
+def test_the_answer_stays_if_no_device_is_free(console):
     before = answer(console)
     for number in range(UNITS):
         console.bench.plug(number, SLOT)

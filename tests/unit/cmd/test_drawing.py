@@ -2,8 +2,6 @@
 
 """A drawing describes hosts of any shape."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re
@@ -21,7 +19,6 @@ from os_acc.cmd import topology_labels as labels
 from os_acc.cmd import topology_render as render
 from os_acc.cmd import topology_tree as tree
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.cmd.topology_tree import Line
 from os_acc.objects.pci import PciAddress
 from tests.unit.cmd.drawing_hosts import (
@@ -74,9 +71,7 @@ def words_of(picture: str) -> str:
 
 
 @given(scenes(), st.booleans())
-def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
-    host: HostSnapshot, long: bool
-) -> None:
+def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(host, long):
     drawing = tree.draw(host, long=long)
     lines = list(every(drawing))
     drawn = Counter(each for line in lines for each in line.functions)
@@ -108,25 +103,21 @@ def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
     st.integers(0, 200),
     st.sampled_from(["utf-8", "ascii", "latin-1"]),
 )
-def test_no_line_is_wider_than_the_terminal(
-    host: HostSnapshot, long: bool, width: int, encoding: str
-) -> None:
+def test_no_line_is_wider_than_the_terminal(host, long, width, encoding):
     drawing = tree.draw(host, long=long)
     for row in printed(drawing, width, encoding):
         assert cell_len(row) <= max(width, 4 * drawing.depth + 24)
         assert row.isprintable()
 
 
-def test_a_character_that_is_replaced_has_the_width_of_its_replacement() -> None:
+def test_a_character_that_is_replaced_has_the_width_of_its_replacement():
     # U+0301 has no width, and the question mark has one.
     drawing = Line("host", ("e\u0301 " * 30,))
     assert max(map(cell_len, printed(drawing, 40, "ascii"))) <= 40
 
 
 @given(scenes(), st.booleans())
-def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
-    host: HostSnapshot, long: bool
-) -> None:
+def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(host, long):
     drawing = tree.draw(host, long=long)
     picture = render.picture(drawing, scene([]))
     # The lines of the tree are between the parts of a folded text.
@@ -143,7 +134,7 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
 
 
 @given(scenes())
-def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
+def test_programs_are_told_of_every_function_once(host):
     columns, rows = topology.rows(host)
     found = list(rows)
     assert {len(row) for row in found} <= {len(columns)}
@@ -159,9 +150,7 @@ ADDRESSES = st.builds(
 
 
 @given(st.sets(ADDRESSES, min_size=1), st.sets(ADDRESSES))
-def test_ranges_name_exactly_what_they_stand_for(
-    some: set[PciAddress], others: set[PciAddress]
-) -> None:
+def test_ranges_name_exactly_what_they_stand_for(some, others):
     neighbours = sorted(some | others)
     named: list[PciAddress] = []
     before = ""
@@ -177,12 +166,12 @@ def test_ranges_name_exactly_what_they_stand_for(
 # -- the shape of the tree -------------------------------------------------
 
 
-def test_a_cell_on_several_sockets_is_below_the_host() -> None:
+def test_a_cell_on_several_sockets_is_below_the_host():
     drawing = tree.draw(scene([], topology=cells(0, None)))
     assert labels_of(drawing) == ["socket 0", "cell 1"]
 
 
-def test_a_host_of_which_no_cells_are_known_is_one_branch() -> None:
+def test_a_host_of_which_no_cells_are_known_is_one_branch():
     found = [function(GPU, None), function(PF, 0), function(PORT, None)]
     host = scene(found, [state(each) for each in found[:2]], topology=cells())
     drawing = tree.draw(host)
@@ -190,7 +179,7 @@ def test_a_host_of_which_no_cells_are_known_is_one_branch() -> None:
     assert "NUMA cells unknown" in drawing.details
 
 
-def test_bridges_in_one_line_say_where_the_first_is() -> None:
+def test_bridges_in_one_line_say_where_the_first_is():
     found = [
         function(PORT, 1, class_code=BRIDGE),
         function(SWITCH, class_code=BRIDGE),
@@ -204,7 +193,7 @@ def test_bridges_in_one_line_say_where_the_first_is() -> None:
     assert f"behind {PORT}" in bridges.details
 
 
-def test_a_deep_tree_leaves_room_for_words() -> None:
+def test_a_deep_tree_leaves_room_for_words():
     places = [f"0000:{bus:02x}:00.0" for bus in range(60)]
     found = [function(place, class_code=BRIDGE) for place in places]
     host = scene(found, parents=zip(places[1:], places, strict=False))
@@ -214,7 +203,7 @@ def test_a_deep_tree_leaves_room_for_words() -> None:
     assert all(any(place in row for row in rows) for place in places)
 
 
-def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
+def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own():
     gone = state(
         address(GPU), DeviceStatus.LEASED, given=lease(address(GPU), name="web")
     )
@@ -227,7 +216,7 @@ def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
 # -- leases ----------------------------------------------------------------
 
 
-def test_alike_vfs_are_one_line_and_others_are_not() -> None:
+def test_alike_vfs_are_one_line_and_others_are_not():
     pf, *vfs = card(PF, 6)
     states = [state(vf) for vf in vfs]
     states[2] = state(vfs[2], DeviceStatus.QUARANTINED, given=lease(vfs[2].address))
@@ -241,9 +230,7 @@ def test_alike_vfs_are_one_line_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("node", [1, None])
-def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(
-    node: int | None,
-) -> None:
+def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(node):
     cards = [card(f"0000:{bus:02x}:00.0", 32) for bus in range(8)]
     moved = [
         dataclasses.replace(vf, numa_node=node) for _pf, *vfs in cards for vf in vfs
@@ -257,7 +244,7 @@ def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(
     assert len(printed(drawing)) < 40
 
 
-def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
+def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own():
     pf, *vfs = card(PF, 6)
     vfs = [dataclasses.replace(vf, numa_node=1) for vf in vfs]
     states = [state(vf) for vf in vfs]
@@ -272,16 +259,14 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
     assert f"VF of {PF}" in line(drawing, "0000:3b:02.2").details
 
 
-def test_vfs_of_a_pf_that_cannot_be_read_are_one_line() -> None:
+def test_vfs_of_a_pf_that_cannot_be_read_are_one_line():
     _pf, *vfs = card(PF, 3)
     drawing = tree.draw(scene(vfs, map(state, vfs), unreadable=[PF]))
     assert labels_of(line(drawing, "cell 0")) == ["3 VFs 0000:3b:02.0-02.2"]
 
 
 @pytest.mark.parametrize(("instances", "lines_of_vfs"), [(8, 8), (9, 1)])
-def test_many_holders_are_counted_and_few_are_named(
-    instances: int, lines_of_vfs: int
-) -> None:
+def test_many_holders_are_counted_and_few_are_named(instances, lines_of_vfs):
     pf, *vfs = card(PF, 18)
     states = [
         state(vf, DeviceStatus.LEASED, given=lease(vf.address, 1 + number % instances))
@@ -293,7 +278,7 @@ def test_many_holders_are_counted_and_few_are_named(
     assert ("9 instances" in found[0].details) is (instances == 9)
 
 
-def test_names_that_are_no_text_do_no_harm() -> None:
+def test_names_that_are_no_text_do_no_harm():
     gpu = function(GPU)
     name = '<b>&"\x1b[31m\n\u202e'
     given = lease(gpu.address, name=name)
@@ -318,7 +303,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> None:
+def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground():
     root = ElementTree.fromstring(render.picture(tree.draw(scene([])), scene([])))
     style = root.findtext(f"{SVG}style") or ""
     for half in style.split("@media"):
@@ -337,7 +322,7 @@ FOUR = cells(0, 0, 1, 1)
 ONE_EACH = (0, 1, 2, None)
 
 
-def test_each_cell_says_how_many_each_policy_would_allow() -> None:
+def test_each_cell_says_how_many_each_policy_would_allow():
     host = scene([], topology=FOUR)
     # By policy: required, socket, legacy, preferred.
     assert list(tree.supplies(host, ONE_EACH)) == [
@@ -347,14 +332,14 @@ def test_each_cell_says_how_many_each_policy_would_allow() -> None:
     ]
 
 
-def test_what_is_not_free_counts_for_nobody() -> None:
+def test_what_is_not_free_counts_for_nobody():
     out = io.StringIO()
     host = scene([], free={"GPU": ()})
     render.write_text(Line("host"), host, out, 80, colours=False)
     assert out.getvalue().splitlines()[-2:] == ["", "GPU, free: 0"]
 
 
-def test_where_no_cells_are_known_every_policy_allows_all() -> None:
+def test_where_no_cells_are_known_every_policy_allows_all():
     host = scene([], topology=cells())
     assert list(tree.supplies(host, ONE_EACH)) == [("any", *("4",) * 4)]
 
@@ -366,14 +351,12 @@ def test_where_no_cells_are_known_every_policy_allows_all() -> None:
         (2, (0, 2), "local (every policy)"),
     ],
 )
-def test_for_a_guest_each_device_says_how_near_it_is(
-    node: int | None, guest: tuple[int, ...], said: str
-) -> None:
+def test_for_a_guest_each_device_says_how_near_it_is(node, guest, said):
     gpu = function(GPU, node)
     host = scene([gpu], [state(gpu)], topology=FOUR, guest=guest)
     assert said in line(tree.draw(host), GPU).details
 
 
-def test_a_guest_in_several_cells_is_one_row() -> None:
+def test_a_guest_in_several_cells_is_one_row():
     host = scene([], topology=FOUR, guest=(0, 2))
     assert list(tree.supplies(host, ONE_EACH)) == [("0+2", "2", "3", "3", "4")]

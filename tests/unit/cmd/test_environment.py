@@ -5,8 +5,6 @@
 Root acts as the owner of the state directory.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable
@@ -21,7 +19,6 @@ from os_acc.conf import Settings
 from os_acc.helper import client
 from os_acc.store import state_files
 from os_acc.testing import uuid_of
-from tests.unit.cmd.console import Console
 
 
 @pytest.fixture
@@ -47,9 +44,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_without_any_its_own_are_read_once(
-    tmp_path: Path, found: Callable[..., None]
-) -> None:
+def test_without_any_its_own_are_read_once(tmp_path, found):
     own = write(tmp_path / "os-acc.conf", '[os_acc]\ndevice_spec = {"address": "*"}\n')
     write(tmp_path / "etc/nova/nova.conf", "[os_acc]\nnode_name = of-nova\n")
     found(own, own)
@@ -58,9 +53,7 @@ def test_without_any_its_own_are_read_once(
     assert len(Settings.load(config).device_spec) == 1
 
 
-def test_without_its_own_those_of_nova_compute_are_read(
-    tmp_path: Path, found: Callable[..., None]
-) -> None:
+def test_without_its_own_those_of_nova_compute_are_read(tmp_path, found):
     nova = write(tmp_path / "etc/nova/nova.conf", "[os_acc]\nnode_name = one\n")
     compute = write(tmp_path / "etc/nova/nova-compute.conf", "[libvirt]\n")
     directory = tmp_path / "etc/nova/nova.conf.d"
@@ -74,9 +67,7 @@ def test_without_its_own_those_of_nova_compute_are_read(
     assert Settings.load(config).node_name == "two"
 
 
-def test_files_that_are_named_are_all_that_is_read(
-    tmp_path: Path, found: Callable[..., None]
-) -> None:
+def test_files_that_are_named_are_all_that_is_read(tmp_path, found):
     found(write(tmp_path / "os-acc.conf", "[os_acc]\nnode_name = other\n"))
     named = write(tmp_path / "named.conf", "[os_acc]\nnode_name = named\n")
     assert Settings.load(load(tmp_path, named)).node_name == "named"
@@ -92,7 +83,7 @@ def test_files_that_are_named_are_all_that_is_read(
         "[devices]\nenabled_vgpu_types = a\n[vgpu_a]\ndevice_addresses = 0000:17:00.0",
     ],
 )
-def test_what_nova_claims_is_seen_without_nova(console: Console, options: str) -> None:
+def test_what_nova_claims_is_seen_without_nova(console, options):
     console.configure(more=options)
     row = console.device("0000:17:00.0")
     assert row["State"] == "refused"
@@ -100,9 +91,7 @@ def test_what_nova_claims_is_seen_without_nova(console: Console, options: str) -
 
 
 @pytest.mark.parametrize("name", ["enabled_mdev_types", "enabled_vgpu_types"])
-def test_a_type_that_nova_may_put_anywhere_is_seen_without_nova(
-    console: Console, name: str
-) -> None:
+def test_a_type_that_nova_may_put_anywhere_is_seen_without_nova(console, name):
     card = Path(console.bench.root, "sys/bus/pci/devices/0000:17:00.0")
     (card / "mdev_supported_types/nvidia-558").mkdir(parents=True)
     console.configure(more=f"[devices]\n{name} = nvidia-558")
@@ -129,15 +118,11 @@ def name_with(tmp_path: Path, text: str) -> str:
     return Settings.load(load(tmp_path, file)).node_name
 
 
-def test_the_node_has_the_name_that_the_service_passed(
-    tmp_path: Path, state: Path
-) -> None:
+def test_the_node_has_the_name_that_the_service_passed(tmp_path, state):
     assert name_with(tmp_path, f"state_path = {state}") == "of-nova"
 
 
-def test_the_option_precedes_the_name_that_the_service_passed(
-    tmp_path: Path, state: Path
-) -> None:
+def test_the_option_precedes_the_name_that_the_service_passed(tmp_path, state):
     text = f"state_path = {state}\nnode_name = of-the-operator"
     assert name_with(tmp_path, text) == "of-the-operator"
 
@@ -157,13 +142,13 @@ def test_the_option_precedes_the_name_that_the_service_passed(
     ids=["lost", "empty", "no text", "lines", "long", "directory", "pipe", "link"],
 )
 def test_without_a_valid_record_the_node_has_the_name_of_the_host(
-    tmp_path: Path, state: Path, damage: Callable[[Path], object]
-) -> None:
+    tmp_path, state, damage
+):
     damage(state / "node_name")
     assert name_with(tmp_path, f"state_path = {state}") == socket.gethostname()
 
 
-def test_an_invalid_state_path_is_reported_by_the_command(tmp_path: Path) -> None:
+def test_an_invalid_state_path_is_reported_by_the_command(tmp_path):
     with pytest.raises(exception.InvalidConfiguration, match="state_path"):
         name_with(tmp_path, "state_path = no/absolute/path")
 
@@ -197,7 +182,7 @@ def of_nova(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("of_nova")
-def test_root_becomes_the_owner_for_good(tmp_path: Path, steps: list[str]) -> None:
+def test_root_becomes_the_owner_for_good(tmp_path, steps):
     environment.become_owner(str(tmp_path))
     environment.become_owner(str(tmp_path))
     assert steps == [
@@ -207,34 +192,26 @@ def test_root_becomes_the_owner_for_good(tmp_path: Path, steps: list[str]) -> No
     ]
 
 
-def test_root_gets_the_other_groups_of_the_owner_too(
-    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_gets_the_other_groups_of_the_owner_too(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(environment, "owner_of", lambda _path: (1, 1))
     monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid, 107])
     environment.become_owner(str(tmp_path))
     assert steps[0] == "groups [1, 107]"
 
 
-def test_a_directory_of_roots_keeps_root(
-    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_roots_keeps_root(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(environment, "owner_of", lambda _path: (0, 0))
     environment.become_owner(str(tmp_path))
     assert steps == []
 
 
-def test_an_ordinary_user_stays_what_it_is(
-    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ordinary_user_stays_what_it_is(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     environment.become_owner(str(tmp_path))
     assert steps == []
 
 
-def test_a_missing_directory_is_not_made_by_root(
-    tmp_path: Path, steps: list[str]
-) -> None:
+def test_a_missing_directory_is_not_made_by_root(tmp_path, steps):
     missing = tmp_path / "missing"
     with pytest.raises(exception.StateUnavailable) as raised:
         environment.become_owner(str(missing))
@@ -245,8 +222,8 @@ def test_a_missing_directory_is_not_made_by_root(
 
 @pytest.mark.usefixtures("of_nova")
 def test_the_helpers_start_while_root_and_the_store_opens_after(
-    console: Console, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    console, steps, monkeypatch
+):
     start = client.Helper.start
 
     def note(self: client.Helper, *arguments: object) -> None:
@@ -265,8 +242,6 @@ def test_the_helpers_start_while_root_and_the_store_opens_after(
 
 @pytest.mark.usefixtures("of_nova")
 @pytest.mark.parametrize("arguments", [("device", "list"), ("attached",), ("check",)])
-def test_who_only_looks_gives_up_root_too(
-    console: Console, steps: list[str], arguments: tuple[str, ...]
-) -> None:
+def test_who_only_looks_gives_up_root_too(console, steps, arguments):
     console.run(*arguments)
     assert steps[-1] == "user (64055, 64055, 64055)"

@@ -2,8 +2,6 @@
 
 """The commands show a device that is being erased, and the instance it was given by."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -17,8 +15,7 @@ from os_acc.testing import uuid_of
 from tests.functional.host.attach.test_erasure import CARD, advance, erasing, use
 from tests.functional.host.attach.test_erasure import host as host  # a fixture
 from tests.unit import acme
-from tests.unit.cmd.console import Console
-from tests.unit.cmd.test_bitstream import Terminal
+from tests.unit.cmd.console import Console, Terminal
 
 
 @pytest.fixture

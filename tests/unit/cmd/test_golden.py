@@ -2,8 +2,6 @@
 
 """The manual shows the output that the command really prints."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +17,6 @@ from os_acc.privsep import privileged_conf
 from os_acc.testing import hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
-from tests.unit.cmd.images import Images
 
 NAMED = (
     '{"vendor_id": "10de"}',
@@ -52,9 +49,7 @@ def helper_of_nova() -> Iterator[None]:
         cfg.CONF.clear_override("helper_command", group=group)
 
 
-def test_what_the_manual_shows_of_a_plug(
-    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_manual_shows_of_a_plug(console, golden, monkeypatch):
     numbers = itertools.count(1)
     monkeypatch.setattr(
         uuidutils, "generate_uuid", lambda: f"{next(numbers):08x}" + uuid_of(0)[8:]
@@ -79,9 +74,7 @@ def test_what_the_manual_shows_of_a_plug(
     golden("device-history", "device", "history", GPU)
 
 
-def test_what_the_manual_shows_of_unknown_devices(
-    console: Console, golden: Callable[..., None]
-) -> None:
+def test_what_the_manual_shows_of_unknown_devices(console, golden):
     console.configure(*NAMED)
     manager = console.bench.restart(device_spec=list(NAMED))
     console.bench.plug(1, GPU)
@@ -97,7 +90,7 @@ def test_what_the_manual_shows_of_unknown_devices(
     golden("adopt", "device", "adopt", VF, "--consumer", uuid_of(2), "--driver", "")
 
 
-def test_what_the_manual_shows_of_networks(console: Console) -> None:
+def test_what_the_manual_shows_of_networks(console):
     console.configure(
         more="[neutron]\nphysnets = physnet0, physnet1\n"
         "[neutron_physnet_physnet0]\nnuma_nodes = 0\n"
@@ -109,9 +102,7 @@ def test_what_the_manual_shows_of_networks(console: Console) -> None:
     expect("check-networks.txt", "".join(lines))
 
 
-def test_what_the_manual_shows_of_bitstreams(
-    console: Console, images: Images, golden: Callable[..., None]
-) -> None:
+def test_what_the_manual_shows_of_bitstreams(console, images, golden):
     golden("bitstream-fetch", "bitstream", "fetch", "loopback1")
     place = Path(console.bench.state_path, "bitstreams")
     for file in place.iterdir():
@@ -120,7 +111,7 @@ def test_what_the_manual_shows_of_bitstreams(
     golden("bitstream-verify", "bitstream", "verify")
 
 
-def test_what_the_manual_shows_of_a_request(golden: Callable[..., None]) -> None:
+def test_what_the_manual_shows_of_a_request(golden):
     properties = (
         "resources1:CUSTOM_ACCELERATOR_FPGA=1",
         "trait1:CUSTOM_PROGRAMMABLE=required",
@@ -133,9 +124,7 @@ def test_what_the_manual_shows_of_a_request(golden: Callable[..., None]) -> None
     golden("request-show", "request", "show", *given)
 
 
-def test_what_the_manual_shows_of_profiles(
-    console: Console, tmp_path: Path, golden: Callable[..., None]
-) -> None:
+def test_what_the_manual_shows_of_profiles(console, tmp_path, golden):
     file = tmp_path / "profiles.yaml"
     file.write_text((GOLDEN / "profiles.yaml").read_text())
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {file}")
@@ -144,9 +133,7 @@ def test_what_the_manual_shows_of_profiles(
     golden("profile-apply", "profile", "apply", "fpga-dp1", "fpga.small")
 
 
-def test_what_the_manual_shows_of_the_setup(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_manual_shows_of_the_setup(console, monkeypatch):
     console.configure(f'{{"address": "{GPU}"}}')
     bench = console.bench
     os.rmdir(bench.state_path)
@@ -160,9 +147,7 @@ def test_what_the_manual_shows_of_the_setup(
 
 
 @pytest.mark.usefixtures("helper_of_nova")
-def test_what_the_manual_shows_of_a_check(
-    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_manual_shows_of_a_check(console, golden, monkeypatch):
     state_path = console.bench.state_path
 
     def expanded(text: str) -> str:

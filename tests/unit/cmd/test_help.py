@@ -2,11 +2,8 @@
 
 """Each command has help of its own, which needs no configuration."""
 
-from __future__ import annotations
-
 import io
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -61,12 +58,12 @@ COMMANDS = {
 INSTALLED = metadata.entry_points(group="os_acc.cli")
 
 
-def test_every_command_is_tried_for_its_help() -> None:
+def test_every_command_is_tried_for_its_help():
     assert {each.name.replace("_", " ") for each in INSTALLED} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_is_its_own(tmp_path: Path, command: str) -> None:
+def test_the_help_of_a_command_is_its_own(tmp_path, command):
     # Help is also for users with a broken configuration.
     asked = (str(tmp_path), f"--config-file={tmp_path / 'missing'}")
     ran = run(*asked, *command.split(), "--help")
@@ -77,13 +74,13 @@ def test_the_help_of_a_command_is_its_own(tmp_path: Path, command: str) -> None:
     assert ran.out == run(*asked, "help", *command.split()).out
 
 
-def test_help_is_given_wherever_the_line_asks_for_it() -> None:
+def test_help_is_given_wherever_the_line_asks_for_it():
     asked = ("device", "list", "--long", "--state", "free", "--help")
     assert run("/", *asked).out == run("/", "help", "device", "list").out
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_alone_lists_the_commands(flag: str) -> None:
+def test_help_alone_lists_the_commands(flag):
     ran = run("/", "help")
     assert ran.status == 0
     listed = ran.out

@@ -2,8 +2,6 @@
 
 """``os-acc metrics`` as a program reads it that collects metrics."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

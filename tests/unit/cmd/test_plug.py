@@ -2,12 +2,9 @@
 
 """``os-acc plug``, ``unplug``, ``attached`` and ``provider list``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from os_acc.objects.lease import Owner
 from os_acc.objects.mdev import parse_address
 from os_acc.plugins.pci import PciPlugin
 from os_acc.store.leases import Store
-from os_acc.testing import HostSpec, TestHost, hosts, request, uuid_of
+from os_acc.testing import HostSpec, hosts, request, uuid_of
 from os_acc.testing.mdevs import mtty
 from tests.unit.cmd.console import Console
 from tests.unit.fpga import CARD, CRYPTO, GZIP, held, upload
@@ -33,19 +30,19 @@ def plug(console: Console, number: int, address: str, *more: str) -> Any:
     )
 
 
-def test_leases_of_the_command_say_so(console: Console) -> None:
+def test_leases_of_the_command_say_so(console):
     plug(console, 1, GPU)
     assert console.bench.manager.store.leases()[0].owner is Owner.COMMAND
 
 
-def test_plug_takes_the_extra_specs_of_a_flavor(console: Console) -> None:
+def test_plug_takes_the_extra_specs_of_a_flavor(console):
     (entry,) = plug(
         console, 1, GPU, "--property", "resources7:CUSTOM_ACCELERATOR_GPU=1"
     )
     assert entry["Request Group"] == "7"
 
 
-def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
+def test_plug_takes_the_cells_of_the_guest(console):
     far = ("--property", "resources7:CUSTOM_ACCELERATOR_GPU=1", "--numa-cells", "1")
     provider = console.bench.provider(GPU).uuid
     failed = console.run("plug", "--instance", uuid_of(1), "--provider", provider, *far)
@@ -56,9 +53,7 @@ def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
     assert (entry["NUMA Node"], entry["NUMA Affinity"]) == (0, "remote")
 
 
-def test_a_faulty_device_is_to_be_repaired(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faulty_device_is_to_be_repaired(console, monkeypatch):
     discover = PciPlugin.discover
 
     def dead(plugin: PciPlugin, host: Host) -> Iterator[Device]:
@@ -79,7 +74,7 @@ def test_a_faulty_device_is_to_be_repaired(
     assert f"| {GPU} |" in console.run(*command.split()).out
 
 
-def test_plug_takes_the_image_of_the_guest(fpgas: TestHost, tmp_path: Path) -> None:
+def test_plug_takes_the_image_of_the_guest(fpgas, tmp_path):
     console = Console(fpgas, tmp_path)
     source = f"source = directory\ndirectory = {fpgas.images.path}"
     console.configure(more=f"[os_acc_bitstreams]\n{source}")
@@ -96,7 +91,7 @@ def test_plug_takes_the_image_of_the_guest(fpgas: TestHost, tmp_path: Path) -> N
         assert held(fpgas) == function
 
 
-def test_plug_refuses_two_values_of_one_extra_spec(console: Console) -> None:
+def test_plug_refuses_two_values_of_one_extra_spec(console):
     key = "resources:CUSTOM_ACCELERATOR_GPU"
     ran = console.run(
         "plug",
@@ -110,9 +105,7 @@ def test_plug_refuses_two_values_of_one_extra_spec(console: Console) -> None:
     assert console.bench.manager.store.leases() == ()
 
 
-def test_plug_takes_an_allocation_request_from_a_file(
-    console: Console, tmp_path: Path
-) -> None:
+def test_plug_takes_an_allocation_request_from_a_file(console, tmp_path):
     found = [console.bench.provider(address) for address in (GPU, FPGA)]
     selected, specs = request(*found)
     allocations = tmp_path / "allocations.json"
@@ -124,9 +117,7 @@ def test_plug_takes_an_allocation_request_from_a_file(
     assert {entry["PCI ID"] for entry in entries} == {GPU, FPGA}
 
 
-def test_the_instance_alone_makes_its_devices_ready_after_a_reboot(
-    console: Console,
-) -> None:
+def test_the_instance_alone_makes_its_devices_ready_after_a_reboot(console):
     first = plug(console, 1, GPU)
     console.bench.kernel.reboot()
     assert console.bench.drivers(GPU) == ["nouveau"]
@@ -134,7 +125,7 @@ def test_the_instance_alone_makes_its_devices_ready_after_a_reboot(
     assert console.bench.drivers(GPU) == ["vfio-pci"]
 
 
-def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> None:
+def test_an_unplug_reports_what_is_quarantined_and_fails(console):
     plug(console, 1, GPU)
     plug(console, 2, FPGA)
     console.bench.kernel.ignore(GPU, "drivers_probe", times=None)
@@ -154,7 +145,7 @@ def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> No
     assert console.json("unplug", uuid_of(1))["Released"] == 0
 
 
-def test_attached_lists_everybodys_or_one_instances(console: Console) -> None:
+def test_attached_lists_everybodys_or_one_instances(console):
     plug(console, 1, GPU)
     plug(console, 2, FPGA)
     everybody = console.json("attached")
@@ -163,7 +154,7 @@ def test_attached_lists_everybodys_or_one_instances(console: Console) -> None:
     assert console.json("attached", uuid_of(3)) == []
 
 
-def test_providers_say_how_much_of_them_is_used(console: Console) -> None:
+def test_providers_say_how_much_of_them_is_used(console):
     plug(console, 1, GPU)
     uuid = console.bench.provider(GPU).uuid
     (row,) = (row for row in console.json("provider", "list") if row["UUID"] == uuid)
@@ -172,7 +163,7 @@ def test_providers_say_how_much_of_them_is_used(console: Console) -> None:
     assert row["Traits"] == ["CUSTOM_NUMA_CELL_0", "CUSTOM_PCI_10DE_2235"]
 
 
-def test_the_networks_of_a_guest_are_those_of_its_cells(console: Console) -> None:
+def test_the_networks_of_a_guest_are_those_of_its_cells(console):
     console.configure(more="[neutron_tunnel]\nnuma_nodes = 1")
     provider = console.bench.provider(GPU).uuid
     there = ("--provider", provider, "--numa-cells", "0", "--tunneled")
@@ -186,9 +177,7 @@ def test_the_networks_of_a_guest_are_those_of_its_cells(console: Console) -> Non
 @pytest.mark.parametrize(
     "broken", ["[neutron]\nphysnets = a", "[neutron_tunnel]\nnuma_nodes = 7"]
 )
-def test_invalid_network_options_keep_no_device_from_its_release(
-    console: Console, broken: str
-) -> None:
+def test_invalid_network_options_keep_no_device_from_its_release(console, broken):
     plug(console, 1, GPU)
     # Another device is prepared for a guest, and has no lease.
     console.bench.bind(FPGA, "vfio-pci")
@@ -205,7 +194,7 @@ def test_invalid_network_options_keep_no_device_from_its_release(
     assert console.run("plug", *guest).status == 0
 
 
-def test_the_history_has_the_words_of_the_list(console: Console) -> None:
+def test_the_history_has_the_words_of_the_list(console):
     console.bench.plug(1, GPU)
     states = {row["State"] for row in console.json("device", "history")}
     assert "leased" in states
@@ -213,9 +202,7 @@ def test_the_history_has_the_words_of_the_list(console: Console) -> None:
     assert [row["State"] for row in console.json("attached")] == ["leased"]
 
 
-def test_functions_and_types_are_listed_together(
-    make_bench: Callable[..., TestHost], tmp_path: Path
-) -> None:
+def test_functions_and_types_are_listed_together(make_bench, tmp_path):
     host = make_bench(HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),)))
     console = Console(host, tmp_path)
     parent = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
@@ -224,9 +211,7 @@ def test_functions_and_types_are_listed_together(
     assert listed == ["CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_MDEV"]
 
 
-def test_an_unplug_names_lost_leases_of_functions_and_slots(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unplug_names_lost_leases_of_functions_and_slots(console, monkeypatch):
     lost = {parse_address(each): each for each in ("mtty/mtty-1/0", GPU)}
     read = Store.recorded_state
     monkeypatch.setattr(

@@ -6,8 +6,6 @@
 tests.
 """
 
-from __future__ import annotations
-
 import ast
 import errno
 import os
@@ -30,7 +28,6 @@ from os_acc.cmd import plugin
 from os_acc.cmd.plugin import package_names, write_package
 from os_acc.plugins import loader
 from os_acc.plugins.loader import NAMESPACE
-from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 from tools import plugin_contract
 
@@ -44,9 +41,7 @@ def files_of(made: Path) -> dict[str, str]:
     }
 
 
-def test_what_the_manual_shows_of_a_new_plugin(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_manual_shows_of_a_new_plugin(console, tmp_path, monkeypatch):
     workplace = tmp_path / "workplace"
     workplace.mkdir()
     monkeypatch.chdir(workplace)
@@ -60,16 +55,14 @@ def test_what_the_manual_shows_of_a_new_plugin(
     )
 
 
-def test_the_package_is_made_below_the_directory(
-    console: Console, tmp_path: Path
-) -> None:
+def test_the_package_is_made_below_the_directory(console, tmp_path):
     below = tmp_path / "new" / "place"
     assert console.run("plugin", "new", "acme", f"--directory={below}").status == 0
     assert [path.name for path in below.iterdir()] == ["os-acc-acme"]
 
 
 @pytest.mark.parametrize("name", ["a", "acme_fpga2", "x" * 30])
-def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> None:
+def test_each_file_has_the_names_of_the_package(name, tmp_path):
     files = files_of(write_package(name, tmp_path))
     settings = tomllib.loads(files["pyproject.toml"])
     project = settings["project"]
@@ -89,9 +82,7 @@ def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["class", "test"])
-def test_a_package_with_a_word_of_python_or_pytest_passes_its_tests(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_package_with_a_word_of_python_or_pytest_passes_its_tests(name, tmp_path):
     names = package_names(name)
     made = write_package(name, tmp_path)
     installed = made / f"{names['package']}-0.1.0.dist-info"
@@ -136,7 +127,7 @@ CLASSES = {
 TUTORIAL = Path(__file__).parents[3] / "doc/source/contributor/tutorial.rst"
 
 
-def test_its_tests_use_members_of_the_contract_alone(tmp_path: Path) -> None:
+def test_its_tests_use_members_of_the_contract_alone(tmp_path):
     files = files_of(write_package("acme", tmp_path))
     used = {
         (each.value.id, each.attr)
@@ -161,7 +152,7 @@ def test_its_tests_use_members_of_the_contract_alone(tmp_path: Path) -> None:
     assert used - known == set()
 
 
-def test_each_template_is_a_file_of_the_package() -> None:
+def test_each_template_is_a_file_of_the_package():
     there = {path.name for path in plugin._TEMPLATES.iterdir()}
     assert there == set(filter(None, plugin._FILES.values()))
 
@@ -183,12 +174,12 @@ def test_each_template_is_a_file_of_the_package() -> None:
         "x" * 31,
     ],
 )
-def test_a_name_that_is_no_name_is_rejected(name: str) -> None:
+def test_a_name_that_is_no_name_is_rejected(name):
     with pytest.raises(exception.InvalidInput, match="cannot name a plugin"):
         package_names(name)
 
 
-def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -> None:
+def test_nothing_is_made_for_a_rejected_name(console, tmp_path):
     ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", "Acme")
     assert (ran.status, ran.out) == (1, "")
     assert ran.err.startswith(
@@ -197,7 +188,7 @@ def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -
     assert not (tmp_path / "new").exists()
 
 
-def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
+def test_the_name_of_an_installed_plugin_is_rejected():
     with pytest.raises(exception.InvalidInput, match=r"os.acc has a plugin named nvme"):
         package_names("nvme")
 
@@ -210,8 +201,8 @@ def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_whose_options_are_those_of_os_acc_is_rejected(
-    console: Console, tmp_path: Path, name: str, section: str
-) -> None:
+    console, tmp_path, name, section
+):
     ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", name)
     assert ran.status == 1
     assert ran.err == (
@@ -223,7 +214,7 @@ def test_a_name_whose_options_are_those_of_os_acc_is_rejected(
     assert not (tmp_path / "new").exists()
 
 
-def test_no_group_of_options_can_be_that_of_a_new_plugin() -> None:
+def test_no_group_of_options_can_be_that_of_a_new_plugin():
     groups = [str(getattr(each, "name", each)) for each, _options in conf.list_opts()]
     sections = [each.cfg_section for each in privsep.contexts()]
     for group in {*groups, *sections}:
@@ -234,9 +225,7 @@ def test_no_group_of_options_can_be_that_of_a_new_plugin() -> None:
 
 
 @pytest.mark.parametrize("name", ["acme", "acme_helper"])
-def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(monkeypatch, name):
     package_names(name)
     helper = SimpleNamespace(cfg_section="os_acc_acme_helper")
     monkeypatch.setattr(privsep, "_contexts", [*privsep.contexts(), helper])
@@ -244,9 +233,7 @@ def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(
         package_names(name)
 
 
-def test_the_helper_has_no_group_of_an_installed_plugin(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_helper_has_no_group_of_an_installed_plugin(monkeypatch):
     # A plugin without options has its group as well.
     installed = metadata.EntryPoint("acme_helper", "acme:Plugin", "os_acc")
     found = metadata.EntryPoints((installed,))
@@ -262,12 +249,12 @@ def test_the_helper_has_no_group_of_an_installed_plugin(
 
 
 @pytest.mark.parametrize("name", ["vfio", "acme_vfio", "vfio_acme"])
-def test_a_name_of_drivers_for_guests_is_rejected(name: str) -> None:
+def test_a_name_of_drivers_for_guests_is_rejected(name):
     with pytest.raises(exception.InvalidInput, match="drivers with the word vfio are"):
         package_names(name)
 
 
-def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> None:
+def test_no_existing_directory_is_changed(console, tmp_path):
     made = tmp_path / "os-acc-acme"
     made.mkdir()
     ran = console.run("plugin", "new", "acme", f"--directory={tmp_path}")
@@ -276,9 +263,7 @@ def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> N
     assert list(made.iterdir()) == []
 
 
-def test_a_package_that_cannot_be_completed_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_cannot_be_completed_is_removed(tmp_path, monkeypatch):
     write, limit = Path.write_text, 3
 
     def until_the_disk_is_full(path: Path, text: str, encoding: str) -> int:
@@ -327,16 +312,14 @@ def installed(
 ENABLED = "enabled_plugins = acme,fails,lost,newer,pci,twice"
 
 
-def test_what_the_manual_shows_of_the_plugins(
-    console: Console, installed: None
-) -> None:
+def test_what_the_manual_shows_of_the_plugins(console, installed):
     console.configure(more=ENABLED)
     ran = console.run("plugin", "list", "--max-width", "120")
     assert ran.status == 0
     expect("plugin-list.txt", ran.out)
 
 
-def test_the_plugins_of_os_acc_are_those_of_its_distribution(console: Console) -> None:
+def test_the_plugins_of_os_acc_are_those_of_its_distribution(console):
     found = console.json("plugin", "list")
     assert {each["Distribution"] for each in found} == {"os-acc"}
     assert {each["State"] for each in found} == {"loaded"}

@@ -2,8 +2,6 @@
 
 """The VFs that ``num_vfs`` requests: an operator finds out how to get them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,14 +43,14 @@ def files(console: Console) -> int:
     return len(console.bench.kernel.writes())
 
 
-def test_a_dry_run_changes_nothing_and_names_the_next_command(qat: Console) -> None:
+def test_a_dry_run_changes_nothing_and_names_the_next_command(qat):
     ran = qat.run("device", "prepare", "-f", "value")
     assert (ran.status, ran.out) == (0, f"{PF} 16 0 16 None\n")
     assert PREPARE in ran.err
     assert files(qat) == 0
 
 
-def test_the_vfs_are_made_and_offered(qat: Console) -> None:
+def test_the_vfs_are_made_and_offered(qat):
     assert qat.json("provider", "list") == []
     ran = qat.run("device", "prepare", "--write", "-f", "value")
     assert (ran.status, ran.out) == (0, f"{PF} 16 16 0 None\n")
@@ -62,7 +60,7 @@ def test_the_vfs_are_made_and_offered(qat: Console) -> None:
     assert (again.status, again.out) == (0, f"{PF} 16 16 0 None\n")
 
 
-def test_it_says_why_they_cannot_be_made(qat: Console) -> None:
+def test_it_says_why_they_cannot_be_made(qat):
     qat.configure(f'{{"address": "{PF}", "num_vfs": 4}}')
     for arguments in ((), ("--write",)):
         ran = qat.run("device", "prepare", *arguments, "-f", "value")
@@ -71,12 +69,12 @@ def test_it_says_why_they_cannot_be_made(qat: Console) -> None:
     assert files(qat) == 0
 
 
-def test_commands_that_release_make_none(qat: Console) -> None:
+def test_commands_that_release_make_none(qat):
     assert qat.run("unplug", INSTANCE).status == 0
     assert files(qat) == 0
 
 
-def test_check_and_the_list_of_providers_name_the_command(qat: Console) -> None:
+def test_check_and_the_list_of_providers_name_the_command(qat):
     what, hint = check(qat, "vfs")
     assert what.startswith(PF)
     assert PREPARE in hint
@@ -87,7 +85,7 @@ def test_check_and_the_list_of_providers_name_the_command(qat: Console) -> None:
 
 
 @pytest.mark.parametrize("entry", [VFS, '{"address": "0000:3b:01.*"}'])
-def test_check_names_the_pf_of_vfs_that_do_not_exist(qat: Console, entry: str) -> None:
+def test_check_names_the_pf_of_vfs_that_do_not_exist(qat, entry):
     qat.configure(entry)
     what, hint = check(qat, "device_spec")
     assert what == f"entry 1 of 1 matches no device of this host: {entry}"
@@ -96,7 +94,7 @@ def test_check_names_the_pf_of_vfs_that_do_not_exist(qat: Console, entry: str) -
     assert check(qat, "device_spec")[1] == "compare the entry with 'lspci -nn -D'"
 
 
-def test_after_a_reboot_a_leased_vf_is_said_to_wait_for_its_pf(qat: Console) -> None:
+def test_after_a_reboot_a_leased_vf_is_said_to_wait_for_its_pf(qat):
     qat.run("device", "prepare", "--write")
     (uuid, *_) = [each["UUID"] for each in qat.json("provider", "list")]
     plugged = qat.json("plug", "--instance", INSTANCE, "--provider", uuid)

@@ -2,8 +2,6 @@
 
 """``os-acc privileges`` prints exactly the rules that start the helpers."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -17,7 +15,6 @@ from oslo_rootwrap import filters, wrapper
 from os_acc import privsep
 from os_acc.cmd import privileges
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import Context
 from tests.unit import vendor_steps
 from tests.unit.cmd.console import Console, run
 from tests.unit.helper_commands import as_started
@@ -60,19 +57,16 @@ def allowed_by_sudo(text: str, command: list[str]) -> bool:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_file_has_the_rules_for_the_helpers_of_os_acc(
-    console: Console, install_plugins: Callable[..., None], name: str
-) -> None:
+    console, install_plugins, name
+):
     install_plugins(nvme="os_acc.plugins.nvme:NvmePlugin")
     assert rules(console, name) == SHIPPED[name].read_text()
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o757])
 def test_in_a_virtual_environment_sudo_is_told_where_the_helper_is(
-    console: Console,
-    helper_program: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    mode: int,
-) -> None:
+    console, helper_program, monkeypatch, mode
+):
     """Only if root alone can replace it there."""
     program = "/opt/nova/bin/privsep-helper"
     real = os.stat
@@ -90,14 +84,14 @@ def test_in_a_virtual_environment_sudo_is_told_where_the_helper_is(
     assert ("NOPASSWD: /usr/bin/privsep-helper ^" in text) is (mode != 0o755)
 
 
-def test_the_helpers_of_os_acc_are_those_that_are_configured() -> None:
+def test_the_helpers_of_os_acc_are_those_that_are_configured():
     assert [each.cfg_section for each in privileges.own_contexts()] == [*PRIVSEP_GROUPS]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_helper_of_a_vendor_is_added_to_the_shipped_file(
-    console: Console, install_plugins: Callable[..., None], name: str
-) -> None:
+    console, install_plugins, name
+):
     install_plugins(acme=VENDOR, twin=VENDOR)
     shipped = SHIPPED[name].read_text()
     found = rules(console, name)
@@ -108,9 +102,7 @@ def test_the_helper_of_a_vendor_is_added_to_the_shipped_file(
     assert all(own in line or line == "# [vendor_steps]" for line in added)
 
 
-def test_a_plugin_that_is_not_enabled_gets_no_rule(
-    console: Console, install_plugins: Callable[..., None]
-) -> None:
+def test_a_plugin_that_is_not_enabled_gets_no_rule(console, install_plugins):
     install_plugins(acme=VENDOR)
     console.configure(more="enabled_plugins = pci")
     assert rules(console, "sudoers") == SHIPPED["sudoers"].read_text()
@@ -118,11 +110,8 @@ def test_a_plugin_that_is_not_enabled_gets_no_rule(
 
 @pytest.mark.parametrize("context", [*privileges.own_contexts(), vendor_steps.context])
 def test_sudo_starts_each_helper_and_no_other_one(
-    console: Console,
-    install_plugins: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    context: Context,
-) -> None:
+    console, install_plugins, monkeypatch, context
+):
     install_plugins(acme=VENDOR)
     text = rules(console, "sudoers")
     command = as_started(monkeypatch, context, "/etc/nova/nova.conf")
@@ -133,11 +122,8 @@ def test_sudo_starts_each_helper_and_no_other_one(
 
 
 def test_rootwrap_starts_the_helper_of_a_vendor(
-    console: Console,
-    install_plugins: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    console, install_plugins, monkeypatch, tmp_path
+):
     install_plugins(acme=VENDOR)
     place = tmp_path / "filters"
     place.mkdir()
@@ -159,11 +145,7 @@ def test_rootwrap_starts_the_helper_of_a_vendor(
             wrapper.match_filter(loaded, [*command, "--config-file", "/etc/x"])
 
 
-def test_user_and_paths_of_sudoers_can_be_given(
-    console: Console,
-    install_plugins: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_user_and_paths_of_sudoers_can_be_given(console, install_plugins, monkeypatch):
     install_plugins()
     files = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
     text = rules(
@@ -198,9 +180,7 @@ def test_user_and_paths_of_sudoers_can_be_given(
     ],
     ids=" ".join,
 )
-def test_nothing_else_can_be_written_into_a_rule(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
+def test_nothing_else_can_be_written_into_a_rule(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         run("/", "privileges", "sudoers", *arguments)
     assert ended.value.code == 2
@@ -217,12 +197,8 @@ def test_nothing_else_can_be_written_into_a_rule(
     ],
 )
 def test_a_context_without_a_plain_name_is_rejected(
-    console: Console,
-    install_plugins: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    attribute: str,
-    text: str,
-) -> None:
+    console, install_plugins, monkeypatch, attribute, text
+):
     install_plugins(acme=VENDOR)
     monkeypatch.setattr(vendor_steps.context, attribute, text)
     ran = console.run("privileges", "sudoers")
@@ -230,9 +206,7 @@ def test_a_context_without_a_plain_name_is_rejected(
     assert "plugin acme: the context" in ran.err
 
 
-def test_a_plugin_that_cannot_be_loaded_is_reported(
-    console: Console, install_plugins: Callable[..., None]
-) -> None:
+def test_a_plugin_that_cannot_be_loaded_is_reported(console, install_plugins):
     install_plugins(acme="tests.unit.missing:Acme")
     ran = console.run("privileges", "rootwrap")
     assert ran.status == 1

@@ -2,8 +2,6 @@
 
 """``os-acc profile`` and ``os-acc request list``."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -41,7 +39,7 @@ def section(name: str, text: dict[str, object]) -> str:
 # -- list, show, check --------------------------------------------------------------
 
 
-def test_profiles_are_listed_by_name(console: Console, tmp_path: Path) -> None:
+def test_profiles_are_listed_by_name(console, tmp_path):
     catalogue(console, tmp_path, profile("b"), WRONG, profile("a", description="one"))
     ran = console.run("profile", "list", "-f", "json")
     rows = json.loads(ran.out)
@@ -55,7 +53,7 @@ def test_profiles_are_listed_by_name(console: Console, tmp_path: Path) -> None:
     assert "typo" in ran.err
 
 
-def test_a_profile_is_shown_as_it_is_written(console: Console, tmp_path: Path) -> None:
+def test_a_profile_is_shown_as_it_is_written(console, tmp_path):
     catalogue(console, tmp_path, profile())
     shown = console.json("profile", "show", "fpga-dp1")
     assert shown["Groups"] == profile()["groups"]
@@ -65,9 +63,7 @@ def test_a_profile_is_shown_as_it_is_written(console: Console, tmp_path: Path) -
     assert f"  resources:{GPU}=2" in out
 
 
-def test_a_description_does_nothing_to_a_terminal(
-    console: Console, tmp_path: Path
-) -> None:
+def test_a_description_does_nothing_to_a_terminal(console, tmp_path):
     text = "one\x1b[31m red\x07\nand more"
     catalogue(console, tmp_path, profile(description=text))
     for ran in (
@@ -82,14 +78,14 @@ def test_a_description_does_nothing_to_a_terminal(
     assert shown["Description"] == text
 
 
-def test_a_profile_that_nobody_has(console: Console, tmp_path: Path) -> None:
+def test_a_profile_that_nobody_has(console, tmp_path):
     catalogue(console, tmp_path, profile())
     ran = console.run("profile", "show", "other")
     assert (ran.status, ran.out) == (1, "")
     assert "os-acc profile list" in ran.err
 
 
-def test_a_check_fails_if_one_cannot_be_used(console: Console, tmp_path: Path) -> None:
+def test_a_check_fails_if_one_cannot_be_used(console, tmp_path):
     catalogue(console, tmp_path, profile(), WRONG)
     ran = console.run("profile", "check", "-f", "json")
     assert ran.status == 1
@@ -101,7 +97,7 @@ def test_a_check_fails_if_one_cannot_be_used(console: Console, tmp_path: Path) -
     assert console.run("profile", "check").status == 0
 
 
-def test_profiles_of_cyborg_are_judged(console: Console, tmp_path: Path) -> None:
+def test_profiles_of_cyborg_are_judged(console, tmp_path):
     with running(profiles=[profile(), WRONG]) as cloud:
         text = section("os_acc_cyborg", cloud.credentials())
         catalogue(console, tmp_path, more=f"source = cyborg\n{text}")
@@ -113,7 +109,7 @@ def test_profiles_of_cyborg_are_judged(console: Console, tmp_path: Path) -> None
 # -- apply ------------------------------------------------------------------------
 
 
-def test_what_is_to_be_set_is_printed(console: Console, tmp_path: Path) -> None:
+def test_what_is_to_be_set_is_printed(console, tmp_path):
     catalogue(console, tmp_path, profile())
     ran = console.run("profile", "apply", "fpga-dp1", "big one", "-f", "json")
     shown = json.loads(ran.out)
@@ -125,7 +121,7 @@ def test_what_is_to_be_set_is_printed(console: Console, tmp_path: Path) -> None:
     assert "group_policy" in ran.err
 
 
-def test_the_prefix_may_be_chosen(console: Console, tmp_path: Path) -> None:
+def test_the_prefix_may_be_chosen(console, tmp_path):
     catalogue(console, tmp_path, profile())
     shown = console.json("profile", "apply", "fpga-dp1", "m1", "--suffix", "_x")
     assert {key.partition(":")[0] for key in shown["Properties"]} == {
@@ -136,7 +132,7 @@ def test_the_prefix_may_be_chosen(console: Console, tmp_path: Path) -> None:
     )
 
 
-def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> None:
+def test_it_is_set_where_that_is_asked_for(console, tmp_path):
     with running(flavors={("1", "m1"): {"accel:device_profile": "x"}}) as cloud:
         text = section("os_acc_nova", cloud.credentials())
         catalogue(console, tmp_path, profile(), more=text)
@@ -166,7 +162,7 @@ def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> 
         assert specs == {"group_policy": "isolate", **kept}
 
 
-def test_without_credentials_nothing_is_set(console: Console, tmp_path: Path) -> None:
+def test_without_credentials_nothing_is_set(console, tmp_path):
     catalogue(console, tmp_path, profile())
     ran = console.run("profile", "apply", "fpga-dp1", "m1", "--set")
     assert (ran.status, ran.out) == (1, "")
@@ -176,9 +172,7 @@ def test_without_credentials_nothing_is_set(console: Console, tmp_path: Path) ->
 # -- requests ---------------------------------------------------------------------
 
 
-def test_requests_are_listed_with_what_they_have(
-    console: Console, tmp_path: Path
-) -> None:
+def test_requests_are_listed_with_what_they_have(console, tmp_path):
     bench = console.bench
     one = {"name": "one", "groups": [{f"resources:{GPU}": "1"}]}
     catalogue(console, tmp_path, one)

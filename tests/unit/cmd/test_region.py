@@ -2,8 +2,6 @@
 
 """``os-acc region`` lists FPGA regions, and programs them again after a guest."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable
@@ -60,9 +58,7 @@ def configure(console: Console, *specs: str) -> None:
     )
 
 
-def test_each_function_of_a_region_is_listed(
-    two_functions: TestHost, tmp_path: Path
-) -> None:
+def test_each_function_of_a_region_is_listed(two_functions, tmp_path):
     acme_card.hold(two_functions, GZIP, CRYPTO)
     two_functions.provider(acme_card.PF)
     console = Console(two_functions, tmp_path)
@@ -74,20 +70,20 @@ def test_each_function_of_a_region_is_listed(
     assert CRYPTO in table
 
 
-def test_a_region_that_the_operator_accepts_is_listed_so(console: Console) -> None:
+def test_a_region_that_the_operator_accepts_is_listed_so(console):
     configure(console, TAGGED)
     states = [row["State"] for row in console.json("region", "list")]
     assert states == ["accepted", "verified"]
 
 
-def test_a_half_programmed_region_is_listed_so(console: Console) -> None:
+def test_a_half_programmed_region_is_listed_so(console):
     console.bench.kernel.fail_programming(CARD, "reconfig CRC error")
     assert console.run("region", "program", CARD).status == 1
     (state, _other) = (row["State"] for row in console.json("region", "list"))
     assert state == "unverified"
 
 
-def test_a_region_is_programmed_with_its_recorded_image(console: Console) -> None:
+def test_a_region_is_programmed_with_its_recorded_image(console):
     row = console.json("region", "program", CARD)
     assert (row["Functions"], row["State"]) == ([GZIP], "verified")
     assert held(console.bench) == GZIP
@@ -95,23 +91,21 @@ def test_a_region_is_programmed_with_its_recorded_image(console: Console) -> Non
     assert function_trait(GZIP) in traits(console.bench)
 
 
-def test_a_region_is_programmed_with_a_named_image(console: Console) -> None:
+def test_a_region_is_programmed_with_a_named_image(console):
     image = upload(console.bench, "crypto", CRYPTO)
     for name in ("crypto", image):
         row = console.json("region", "program", OTHER_CARD, "--image", name)
         assert (row["Functions"], row["Recorded Image"]) == ([CRYPTO], image)
 
 
-def test_a_region_is_verified_by_its_hardware(
-    console: Console, install_plugins: Callable[..., None]
-) -> None:
+def test_a_region_is_verified_by_its_hardware(console, install_plugins):
     install_plugins(dfl=signed_card.PLUGIN)
     row = console.json("region", "verify", CARD)
     assert (row["Functions"], row["State"]) == ([CRYPTO], "verified")
     assert row["Recorded Image"] == str(IMAGE)
 
 
-def test_a_region_in_a_guest_is_refused_with_a_hint(console: Console) -> None:
+def test_a_region_in_a_guest_is_refused_with_a_hint(console):
     console.bench.plug(2, CARD)
     ran = console.run("region", "program", CARD)
     assert ran.status == 1
@@ -119,13 +113,13 @@ def test_a_region_in_a_guest_is_refused_with_a_hint(console: Console) -> None:
     assert "hint: it can be programmed when that guest has ended" in ran.err
 
 
-def test_a_device_without_a_region_is_refused(console: Console) -> None:
+def test_a_device_without_a_region_is_refused(console):
     ran = console.run("region", "program", "0000:00:00.0")
     assert ran.status == 1
     assert "no FPGA region is offered at 0000:00:00.0" in ran.err
 
 
-def test_the_check_warns_of_functions_that_guests_can_forge(console: Console) -> None:
+def test_the_check_warns_of_functions_that_guests_can_forge(console):
     assert "guest contents" not in console.checks()
     configure(console, TAGGED)
     (row,) = console.checks()["guest contents"]
@@ -133,7 +127,7 @@ def test_the_check_warns_of_functions_that_guests_can_forge(console: Console) ->
     assert f"{CARD}, {OTHER_CARD}" in row["What"]
 
 
-def test_what_the_manual_shows_of_regions(console: Console) -> None:
+def test_what_the_manual_shows_of_regions(console):
     def shown(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
         assert ran.status == 0, ran.err

@@ -2,8 +2,6 @@
 
 """``os-acc request``: the query of a flavor, and events for Nova."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -51,7 +49,7 @@ def in_json(console: Console, *properties: str, more: tuple[str, ...] = ()) -> A
     return json.loads(ran.out)
 
 
-def test_properties_become_groups_and_their_query(console: Console) -> None:
+def test_properties_become_groups_and_their_query(console):
     shown = in_json(
         console,
         f"resources_a:{FPGA}=1",
@@ -92,7 +90,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
     }
 
 
-def test_a_table_has_a_line_for_each_thing(console: Console) -> None:
+def test_a_table_has_a_line_for_each_thing(console):
     out = show(
         console,
         f"resources1:{FPGA}=1",
@@ -111,7 +109,7 @@ def test_a_table_has_a_line_for_each_thing(console: Console) -> None:
         assert line in out
 
 
-def test_a_flavor_s_own_amounts_are_asked_for(console: Console, tmp_path: Path) -> None:
+def test_a_flavor_s_own_amounts_are_asked_for(console, tmp_path):
     file = tmp_path / "flavor.json"
     file.write_text(json.dumps(FLAVOR))
     (unnumbered, numbered) = in_json(console, more=("--flavor-file", str(file)))[
@@ -124,8 +122,8 @@ def test_a_flavor_s_own_amounts_are_asked_for(console: Console, tmp_path: Path) 
 
 
 def test_a_flavor_may_come_through_a_pipe_and_properties_change_it(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    console, monkeypatch
+):
     # Older clients print a flavor without swap in this way.
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(FLAVOR | {"swap": ""})))
     shown = in_json(
@@ -151,9 +149,7 @@ def test_a_flavor_may_come_through_a_pipe_and_properties_change_it(
         FLAVOR | {"ram": True},
     ],
 )
-def test_what_is_no_flavor_is_refused(
-    console: Console, tmp_path: Path, printed: object
-) -> None:
+def test_what_is_no_flavor_is_refused(console, tmp_path, printed):
     file = tmp_path / "flavor.json"
     file.write_text(json.dumps(printed))
     ran = show(console, more=("--flavor-file", str(file)))
@@ -173,8 +169,8 @@ def test_what_is_no_flavor_is_refused(
     ],
 )
 def test_what_cannot_be_asked_for_is_an_error_with_a_hint(
-    console: Console, properties: tuple[str, ...], expected: str
-) -> None:
+    console, properties, expected
+):
     ran = show(console, *properties)
     assert (ran.status, ran.out) == (1, "")
     message, hint = ran.err.splitlines()
@@ -183,7 +179,7 @@ def test_what_cannot_be_asked_for_is_an_error_with_a_hint(
     assert expected in hint
 
 
-def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
+def test_what_is_dropped_or_passed_over_is_told(console):
     ran = show(console, "resources:VCPU=1", "resources1:FPGAS=1", "resource2:VCPU=1")
     assert ran.status == 0
     assert ran.err.splitlines() == [
@@ -200,9 +196,7 @@ def profiles(console: Console, tmp_path: Path) -> None:
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {place}")
 
 
-def test_groups_of_a_device_profile_are_asked_for(
-    console: Console, profiles: None
-) -> None:
+def test_groups_of_a_device_profile_are_asked_for(console, profiles):
     shown = in_json(console, f"resources1:{GPU}=1", "accel:device_profile=gzip")
     assert [(each["suffix"], each["resources"]) for each in shown["Groups"]] == [
         ("1", {GPU: 1}),
@@ -218,22 +212,20 @@ def test_groups_of_a_device_profile_are_asked_for(
         assert asked in shown["Query"]
 
 
-def test_an_empty_name_is_no_device_profile(console: Console, profiles: None) -> None:
+def test_an_empty_name_is_no_device_profile(console, profiles):
     ran = show(console, "resources:VCPU=1", "accel:device_profile=")
     assert (ran.status, ran.err) == (0, "")
 
 
-def test_a_device_profile_that_nobody_has_is_an_error(
-    console: Console, profiles: None
-) -> None:
+def test_a_device_profile_that_nobody_has_is_an_error(console, profiles):
     ran = show(console, "resources:VCPU=1", "accel:device_profile=gunzip")
     assert (ran.status, ran.out) == (1, "")
     assert ran.err.startswith("os-acc: there is no device profile 'gunzip'")
 
 
 def test_without_a_catalogue_groups_of_a_profile_are_told_to_be_missing(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    console, tmp_path, monkeypatch
+):
     (option,) = (each for each in options.OPTIONS if each.name == "catalogue")
     monkeypatch.setattr(option, "default", f"{tmp_path}/none.yaml")
     console.configure()
@@ -242,13 +234,13 @@ def test_without_a_catalogue_groups_of_a_profile_are_told_to_be_missing(
     assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
 
 
-def test_what_placement_miscounts_is_told_of(console: Console) -> None:
+def test_what_placement_miscounts_is_told_of(console):
     ran = show(console, f"resources:{FPGA}=1", f"resources1:{FPGA}=1")
     assert ran.status == 0
     assert f"a numbered one request {FPGA}" in ran.err
 
 
-def test_it_needs_no_configuration_no_state_and_no_helper(console: Console) -> None:
+def test_it_needs_no_configuration_no_state_and_no_helper(console):
     console.config_file.unlink()
     assert show(console, "resources:VCPU=1").status == 0
     assert console.bench.kernel.writes() == []
@@ -291,9 +283,7 @@ def bound(console: Console, book: Requests) -> str:
     return made.uuid
 
 
-def test_the_event_of_a_request_is_sent(
-    console: Console, book: Requests, cloud: Cloud
-) -> None:
+def test_the_event_of_a_request_is_sent(console, book, cloud):
     uuid = bound(console, book)
     writes = console.bench.kernel.writes()
     (row,) = console.json("request", "notify", uuid.upper())
@@ -302,9 +292,7 @@ def test_the_event_of_a_request_is_sent(
     assert console.bench.kernel.writes() == writes
 
 
-def test_it_ends_with_1_where_nova_refuses_an_event(
-    console: Console, book: Requests, cloud: Cloud
-) -> None:
+def test_it_ends_with_1_where_nova_refuses_an_event(console, book, cloud):
     uuid = bound(console, book)
     (waiting,) = book.create("one")
     cloud.servers.clear()
@@ -316,9 +304,7 @@ def test_it_ends_with_1_where_nova_refuses_an_event(
     assert results[uuid].endswith("(code 404)")
 
 
-def test_an_accelerator_of_a_plug_has_no_event(
-    console: Console, book: Requests, cloud: Cloud
-) -> None:
+def test_an_accelerator_of_a_plug_has_no_event(console, book, cloud):
     console.bench.plug(1, "0000:17:00.0")
     (listed,) = console.json("request", "list")
     ran = console.run("request", "notify", listed["UUID"])
@@ -335,9 +321,7 @@ def test_an_accelerator_of_a_plug_has_no_event(
     assert cloud.asked == []
 
 
-def test_a_request_that_does_not_exist_is_an_error(
-    console: Console, book: Requests, cloud: Cloud
-) -> None:
+def test_a_request_that_does_not_exist_is_an_error(console, book, cloud):
     uuid = bound(console, book)
     ran = console.run("request", "notify", uuid, uuid_of(9))
     assert (ran.status, ran.out) == (1, "")
@@ -346,9 +330,7 @@ def test_a_request_that_does_not_exist_is_an_error(
     assert cloud.asked == []
 
 
-def test_the_output_in_the_manual(
-    console: Console, book: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_output_in_the_manual(console, book, monkeypatch):
     numbers = itertools.count(1)
     monkeypatch.setattr(
         uuidutils, "generate_uuid", lambda: f"{next(numbers):08x}" + uuid_of(0)[8:]

@@ -2,8 +2,6 @@
 
 """``os-acc setup`` shows or makes what the page on the installation asks for."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os
@@ -51,7 +49,7 @@ def states(console: Console, *arguments: str, status: int) -> dict[str, str]:
     return {os.path.basename(row["Part"]): row["State"] for row in found}
 
 
-def test_it_shows_what_is_missing_and_changes_nothing(console: Console) -> None:
+def test_it_shows_what_is_missing_and_changes_nothing(console):
     found = states(console, status=1)
     assert list(found) == list(PARTS)
     assert [*found.values()] == ["missing"] * 4 + ["loaded"]
@@ -59,7 +57,7 @@ def test_it_shows_what_is_missing_and_changes_nothing(console: Console) -> None:
     assert os.listdir(f"{console.bench.root}/etc/sudoers.d") == []
 
 
-def test_it_makes_what_is_missing_once(console: Console) -> None:
+def test_it_makes_what_is_missing_once(console):
     assert [*states(console, "--write", status=0).values()] == ["made"] * 4 + ["loaded"]
     rules = Path(console.bench.root, "etc/sudoers.d/os-acc")
     assert stat.S_IMODE(rules.stat().st_mode) == 0o440
@@ -72,7 +70,7 @@ def test_it_makes_what_is_missing_once(console: Console) -> None:
     assert set(again.values()) == {"present", "loaded"}
 
 
-def test_the_commands_make_the_same(console: Console) -> None:
+def test_the_commands_make_the_same(console):
     for row in rows(console, status=1):
         run_in_a_shell(console, row["Command"] or "true")
     assert set(states(console, status=0).values()) == {"present", "loaded"}
@@ -88,7 +86,7 @@ def run_in_a_shell(console: Console, command: str) -> None:
     subprocess.run(["bash", "-ec", command], input=printed, text=True, check=True)
 
 
-def test_a_file_that_differs_is_left_as_it_is(console: Console) -> None:
+def test_a_file_that_differs_is_left_as_it_is(console):
     states(console, "--write", status=0)
     rules = Path(console.bench.root, "etc/sudoers.d/os-acc")
     rules.chmod(0o640)
@@ -98,7 +96,7 @@ def test_a_file_that_differs_is_left_as_it_is(console: Console) -> None:
     assert "inspect" not in rules.read_text()
 
 
-def test_rules_of_vendors_may_be_there_as_well(console: Console) -> None:
+def test_rules_of_vendors_may_be_there_as_well(console):
     states(console, "--write", status=0)
     rules = Path(console.bench.root, "etc/sudoers.d/os-acc")
     rules.chmod(0o640)
@@ -106,13 +104,13 @@ def test_rules_of_vendors_may_be_there_as_well(console: Console) -> None:
     assert states(console, status=0)["os-acc"] == "present"
 
 
-def test_a_nova_with_rootwrap_gets_the_filters(console: Console) -> None:
+def test_a_nova_with_rootwrap_gets_the_filters(console):
     os.makedirs(f"{console.bench.root}/etc/nova/rootwrap.d")
     assert states(console, "--write", status=0)["os-acc.filters"] == "made"
     assert os.listdir(f"{console.bench.root}/etc/sudoers.d") == []
 
 
-def test_a_value_of_several_lines_stays_one_option(console: Console) -> None:
+def test_a_value_of_several_lines_stays_one_option(console):
     console.configure('{"address":\n "0000:17:00.0"}')
     states(console, "--write", status=0)
     path = Path(console.bench.root, "etc/os-acc/privileged.conf")
@@ -124,16 +122,14 @@ def test_a_value_of_several_lines_stays_one_option(console: Console) -> None:
     ]
 
 
-def test_a_user_that_does_not_exist_is_named(console: Console) -> None:
+def test_a_user_that_does_not_exist_is_named(console):
     ran = console.run("setup", "--write", "--user", "absent")
     assert ran.status == 1
     assert "the user absent does not exist" in ran.err
     assert not os.path.exists(console.bench.state_path)
 
 
-def test_a_module_that_is_missing_is_loaded(
-    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_is_missing_is_loaded(make_bench, tmp_path, monkeypatch):
     spec = HostSpec(hosts.gpu("0000:17"), vfio=False)
     console = console_on(make_bench(spec), tmp_path)
     loaded: list[str] = []
@@ -150,7 +146,7 @@ def test_a_module_that_is_missing_is_loaded(
 
 
 @pytest.mark.parametrize("part", ["os-acc", "state"])
-def test_a_part_that_others_can_change_differs(console: Console, part: str) -> None:
+def test_a_part_that_others_can_change_differs(console, part):
     states(console, "--write", status=0)
     path = Path(console.bench.state_path)
     if part == "os-acc":
@@ -160,12 +156,12 @@ def test_a_part_that_others_can_change_differs(console: Console, part: str) -> N
     assert stat.S_IMODE(path.stat().st_mode) == 0o777
 
 
-def test_an_empty_list_of_modules_differs(console: Console) -> None:
+def test_an_empty_list_of_modules_differs(console):
     Path(console.bench.root, "etc/modules-load.d/vfio-pci.conf").touch()
     assert states(console, status=1)["vfio-pci.conf"] == "differs"
 
 
-def test_a_nova_without_rootwrap_gets_the_rules_of_sudo(console: Console) -> None:
+def test_a_nova_without_rootwrap_gets_the_rules_of_sudo(console):
     os.makedirs(f"{console.bench.root}/etc/nova/rootwrap.d")
     console.configure(
         f'{{"address": "{GPU}"}}', more="[workarounds]\ndisable_rootwrap = true"
@@ -173,15 +169,13 @@ def test_a_nova_without_rootwrap_gets_the_rules_of_sudo(console: Console) -> Non
     assert "os-acc" in states(console, status=1)
 
 
-def test_rules_that_may_not_match_are_named(console: Console) -> None:
+def test_rules_that_may_not_match_are_named(console):
     ran = console.run("setup", "--user", ME)
     assert "the rules are for" in ran.err
     assert "/etc/nova/nova.conf" in ran.err
 
 
-def test_no_module_is_loaded_for_a_simulated_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_module_is_loaded_for_a_simulated_host(tmp_path, monkeypatch):
     directory = str(tmp_path)
     host = DemoHost(directory)
     os.makedirs(host.state_path)
@@ -194,9 +188,7 @@ def test_no_module_is_loaded_for_a_simulated_host(
     assert loaded == []
 
 
-def test_a_host_without_modprobe_has_the_other_parts(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_host_without_modprobe_has_the_other_parts(console, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(setup.vfio, "has_driver", lambda *_: False)
     found = states(console, "--write", status=1)

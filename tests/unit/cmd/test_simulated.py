@@ -2,8 +2,6 @@
 
 """``os-acc --simulated DIR`` runs every command on the simulated host in DIR."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import json
@@ -99,9 +97,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_runs_on_the_simulated_host(
-    kept: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_command_runs_on_the_simulated_host(kept, command, monkeypatch):
     # One of them writes to the current directory.
     monkeypatch.chdir(kept)
     with watched() as paths:
@@ -116,9 +112,7 @@ def test_each_command_runs_on_the_simulated_host(
     assert [each for each in paths if each.startswith(REAL)] == []
 
 
-def test_no_helper_reaches_the_real_kernel(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_helper_reaches_the_real_kernel(kept, monkeypatch):
     commands: dict[str, str] = {}
 
     def note(self: OsAcc, argv: list[str]) -> int:
@@ -137,7 +131,7 @@ def test_no_helper_reaches_the_real_kernel(
     assert not any(each.conf.helper_command for each in privsep.contexts())
 
 
-def test_a_device_goes_to_an_instance_and_comes_back(kept: Path) -> None:
+def test_a_device_goes_to_an_instance_and_comes_back(kept):
     def shown(*arguments: str) -> list[dict[str, str]]:
         ran = run("--simulated", str(kept), *arguments, "-f", "json")
         assert ran.status == 0, ran.err
@@ -157,9 +151,7 @@ def test_a_device_goes_to_an_instance_and_comes_back(kept: Path) -> None:
     assert shown("attached") == []
 
 
-def test_without_a_simulated_host_the_error_shows_how_to_make_one(
-    tmp_path: Path,
-) -> None:
+def test_without_a_simulated_host_the_error_shows_how_to_make_one(tmp_path):
     ran = run("--simulated", str(tmp_path), "device", "list")
     assert ran.status == 1
     assert ran.err.splitlines() == [
@@ -168,7 +160,7 @@ def test_without_a_simulated_host_the_error_shows_how_to_make_one(
     ]
 
 
-def test_a_copied_host_is_refused_and_left_alone(kept: Path, tmp_path: Path) -> None:
+def test_a_copied_host_is_refused_and_left_alone(kept, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(kept, copy, symlinks=True)
     ran = run("--simulated", str(copy), "device", "list")
@@ -178,18 +170,14 @@ def test_a_copied_host_is_refused_and_left_alone(kept: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_simulated_host_has_its_own_configuration(
-    kept: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_simulated_host_has_its_own_configuration(kept, kind, capsys):
     with pytest.raises(SystemExit) as ended:
         run("--simulated", str(kept), f"--config-{kind}", str(kept), "device", "list")
     assert ended.value.code == 2
     assert "omit --config-file and --config-dir" in capsys.readouterr().err
 
 
-def test_root_becomes_the_owner_before_it_reads_the_configuration(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_becomes_the_owner_before_it_reads_the_configuration(kept, monkeypatch):
     become: list[str] = []
 
     def note(directory: str) -> None:
@@ -204,9 +192,7 @@ def test_root_becomes_the_owner_before_it_reads_the_configuration(
     assert become == [str(kept)]
 
 
-def test_a_change_that_a_kill_left_half_way_is_completed(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_a_kill_left_half_way_is_completed(kept, monkeypatch):
     opened: list[str] = []
     complete = FakeKernel.complete
 

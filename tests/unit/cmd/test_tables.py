@@ -2,8 +2,6 @@
 
 """Tables fit the terminal, and never break an address, a UUID or a name."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -32,7 +30,7 @@ def shown(rows: Sequence[Sequence[Any]] = ROWS, width: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [0, 100, 95])
-def test_texts_are_folded_until_the_table_fits(width: int) -> None:
+def test_texts_are_folded_until_the_table_fits(width):
     lines = shown(width=width)
     assert 0 <= (width or 100) - len(lines[0]) < len("block")
     cells = [cell.strip() for line in lines for cell in line.split("|")]
@@ -42,21 +40,21 @@ def test_texts_are_folded_until_the_table_fits(width: int) -> None:
     )
 
 
-def test_a_table_that_cannot_fit_breaks_no_word() -> None:
+def test_a_table_that_cannot_fit_breaks_no_word():
     text = "\n".join(shown(width=20))
     for word in (ADDRESS, UUID, *REASON.split(), *NAMES):
         assert f" {word} " in text
 
 
-def test_a_wide_terminal_folds_no_value() -> None:
+def test_a_wide_terminal_folds_no_value():
     assert f"| {REASON} |" in shown(width=200)[3]
 
 
-def test_a_number_stands_at_the_right() -> None:
+def test_a_number_stands_at_the_right():
     assert any("|         1 |" in line for line in shown())
 
 
-def test_one_object_is_folded_as_well() -> None:
+def test_one_object_is_folded_as_well():
     out = io.StringIO()
     options = argparse.Namespace(max_width=60, fit_width=False, print_empty=False)
     FoldedTable().emit_one(NAMES, ROWS[0], out, options)
@@ -75,7 +73,7 @@ FoldedTable().emit_list({NAMES!r}, {ROWS!r}, sys.stdout, options)
 
 
 @pytest.mark.parametrize("columns", [60, 120])
-def test_without_a_limit_the_terminal_counts(columns: int) -> None:
+def test_without_a_limit_the_terminal_counts(columns):
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, columns))
     named = {each: value for each, value in os.environ.items() if each != "COLUMNS"}

@@ -2,8 +2,6 @@
 
 """``os-acc topology`` draws the host, and describes it for programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -15,7 +13,7 @@ from oslo_config import cfg
 
 from os_acc.cmd.main import OsAcc
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Console, Terminal
 from tests.unit.cmd.golden_files import expect
 from tests.unit.cmd.gpu_host import gpu_host
 
@@ -57,7 +55,7 @@ def picture(console: Console, place: Path, *more: str) -> str:
     return place.read_text(encoding="utf-8")
 
 
-def test_a_host_is_drawn_as_the_manual_shows_it(small: Console, tmp_path: Path) -> None:
+def test_a_host_is_drawn_as_the_manual_shows_it(small, tmp_path):
     ran = small.run("topology")
     expect("topology.txt", ran.out + ran.err)
     ran = small.run("topology", "--cells", "1", "--max-width", "100")
@@ -65,7 +63,7 @@ def test_a_host_is_drawn_as_the_manual_shows_it(small: Console, tmp_path: Path) 
     expect("topology.svg", picture(small, tmp_path / "host.svg"))
 
 
-def test_the_line_that_the_manual_explains_is_drawn(small: Console) -> None:
+def test_the_line_that_the_manual_explains_is_drawn(small):
     text = MANUAL.read_text(encoding="utf-8").partition("\nA line\n======\n")[2]
     explained = text.partition(".. code-block:: text\n\n   ")[2].splitlines()[0]
     explained = explained.replace("(0000...)", f"({uuid_of(1)})")
@@ -73,7 +71,7 @@ def test_the_line_that_the_manual_explains_is_drawn(small: Console) -> None:
     assert any(line.endswith(explained) for line in ran.out.splitlines())
 
 
-def test_a_host_with_hundreds_of_vfs_fits_a_page(gpus: Console, tmp_path: Path) -> None:
+def test_a_host_with_hundreds_of_vfs_fits_a_page(gpus, tmp_path):
     ran = gpus.run("topology")
     expect("topology-gpus.txt", ran.out + ran.err)
     assert len(ran.out.splitlines()) < 100
@@ -84,7 +82,7 @@ def test_a_host_with_hundreds_of_vfs_fits_a_page(gpus: Console, tmp_path: Path) 
     assert len(long.out.splitlines()) > 256
 
 
-def test_looking_changes_nothing(small: Console, tmp_path: Path) -> None:
+def test_looking_changes_nothing(small, tmp_path):
     before = small.bench.kernel.snapshot()
     written = small.bench.kernel.writes()
     for more in ((), ("--long",), ("--svg", str(tmp_path / "a.svg")), ("-f", "json")):
@@ -93,7 +91,7 @@ def test_looking_changes_nothing(small: Console, tmp_path: Path) -> None:
     assert small.bench.kernel.writes() == written
 
 
-def test_who_names_nothing_sees_the_host_and_is_told_how(console: Console) -> None:
+def test_who_names_nothing_sees_the_host_and_is_told_how(console):
     console.config_file.write_text(
         f"[os_acc]\nstate_path = {console.bench.state_path}\n"
     )
@@ -116,7 +114,7 @@ numa_nodes = 1
 """
 
 
-def test_a_cell_says_which_networks_leave_the_host_there(console: Console) -> None:
+def test_a_cell_says_which_networks_leave_the_host_there(console):
     console.configure(more=NETWORKS)
     shown = console.run("topology", "--max-width", "200").out
     (first, second) = (row for row in shown.splitlines() if "─ cell " in row)
@@ -124,9 +122,7 @@ def test_a_cell_says_which_networks_leave_the_host_there(console: Console) -> No
     assert "; networks bar; tunnels; distance" in second
 
 
-def test_networks_that_are_not_rightly_told_leave_the_rest_to_be_drawn(
-    console: Console,
-) -> None:
+def test_networks_that_are_not_rightly_told_leave_the_rest_to_be_drawn(console):
     console.configure(more=NETWORKS.replace("0,1", "0,7"))
     ran = console.run("topology")
     assert ran.status == 0
@@ -141,9 +137,7 @@ def without_numa(make_bench: Callable[..., TestHost], tmp_path: Path) -> Console
     )
 
 
-def test_a_kernel_without_numa_has_one_cell_and_its_devices_are_in_none(
-    without_numa: Console,
-) -> None:
+def test_a_kernel_without_numa_has_one_cell_and_its_devices_are_in_none(without_numa):
     rows = {row["Name"]: row for row in without_numa.json("topology", "--cells", "0")}
     assert [name for name in rows if name.startswith("cell ")] == ["cell 0"]
     assert (rows[GPU]["NUMA Node"], rows[GPU]["Affinity"]) == (None, "unknown")
@@ -154,7 +148,7 @@ def test_a_kernel_without_numa_has_one_cell_and_its_devices_are_in_none(
     assert without_numa.run("topology", "--cells", "1").status == 1
 
 
-def test_networks_are_compared_with_that_cell(without_numa: Console) -> None:
+def test_networks_are_compared_with_that_cell(without_numa):
     without_numa.configure(more=NETWORKS)
     ran = without_numa.run("topology")
     assert ran.err.startswith("os-acc: [neutron_physnet_bar] numa_nodes has 1")
@@ -163,7 +157,7 @@ def test_networks_are_compared_with_that_cell(without_numa: Console) -> None:
     assert "networks bar, foo; tunnels" in without_numa.run("topology").out
 
 
-def test_programs_are_told_what_is_where_and_whose(small: Console) -> None:
+def test_programs_are_told_what_is_where_and_whose(small):
     rows = {row["Name"]: row for row in small.json("topology")}
     assert rows[GPU]["Below"] == "0000:16:00.0"
     assert rows["0000:16:00.0"]["Below"] == "cell 0"
@@ -176,7 +170,7 @@ def test_programs_are_told_what_is_where_and_whose(small: Console) -> None:
     assert {row["Name"] for row in csv.DictReader(io.StringIO(text))} == set(rows)
 
 
-def test_programs_are_told_for_a_guest_what_it_could_have(small: Console) -> None:
+def test_programs_are_told_for_a_guest_what_it_could_have(small):
     rows = {row["Name"]: row for row in small.json("topology", "--cells", "1")}
     assert rows["0000:b1:00.0"]["Affinity"] == "local"
     assert rows[GPU]["Affinity"] == "remote"
@@ -185,17 +179,13 @@ def test_programs_are_told_for_a_guest_what_it_could_have(small: Console) -> Non
     assert rows[FPGA]["Policies"] == ["legacy", "preferred"]
 
 
-def test_a_picture_takes_the_place_of_what_was_there(
-    small: Console, tmp_path: Path
-) -> None:
+def test_a_picture_takes_the_place_of_what_was_there(small, tmp_path):
     file = tmp_path / "host.svg"
     file.write_text("x" * 1_000_000)
     assert picture(small, file) == picture(small, tmp_path / "other.svg")
 
 
-def test_what_was_there_stays_where_nothing_can_be_drawn(
-    small: Console, tmp_path: Path
-) -> None:
+def test_what_was_there_stays_where_nothing_can_be_drawn(small, tmp_path):
     file = tmp_path / "host.svg"
     file.write_text("before")
     ran = small.run("topology", "--cells", "5", "--svg", str(file))
@@ -207,15 +197,10 @@ def test_what_was_there_stays_where_nothing_can_be_drawn(
     assert file.read_text() == "before"
 
 
-def test_a_disk_that_is_full_is_an_error(small: Console) -> None:
+def test_a_disk_that_is_full_is_an_error(small):
     ran = small.run("topology", "--svg", "/dev/full")
     assert ran.status == 1
     assert ran.err.startswith("os-acc: cannot write /dev/full: ")
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -224,7 +209,7 @@ def terminal(small: Console, monkeypatch: pytest.MonkeyPatch) -> Callable[[], st
     monkeypatch.delenv("NO_COLOR", raising=False)
 
     def look() -> str:
-        out = _Terminal()
+        out = Terminal()
         app = OsAcc(small.bench.root, cfg.ConfigOpts(), stdout=out)
         assert app.run(["--config-file", str(small.config_file), "topology"]) == 0
         return out.getvalue()
@@ -232,9 +217,7 @@ def terminal(small: Console, monkeypatch: pytest.MonkeyPatch) -> Callable[[], st
     return look
 
 
-def test_a_terminal_has_colours_and_a_width_of_its_own(
-    terminal: Callable[[], str], small: Console
-) -> None:
+def test_a_terminal_has_colours_and_a_width_of_its_own(terminal, small):
     shown = terminal()
     assert "\x1b[34mleased\x1b[0m" in shown
     lines = re.sub("\x1b\\[[0-9]*m", "", shown).splitlines()
@@ -242,8 +225,6 @@ def test_a_terminal_has_colours_and_a_width_of_its_own(
     assert "\x1b" not in small.run("topology").out
 
 
-def test_who_wants_no_colours_gets_none(
-    terminal: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_wants_no_colours_gets_none(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in terminal()

@@ -2,19 +2,15 @@
 
 """All commands share the rules for arguments, output, errors and hints."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 
 from os_acc.cmd import environment
 from os_acc.testing import uuid_of
-from tests.unit.cmd.console import Console
 
 GPU = "0000:17:00.0"
 
@@ -58,16 +54,14 @@ GPU = "0000:17:00.0"
         ("conformance", "--yes", "--device", GPU, "--kills", "3/2"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_changes_nothing(
-    console: Console, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_usage_ends_with_2_and_changes_nothing(console, arguments):
     with pytest.raises(SystemExit) as ended:
         console.run(*arguments)
     assert ended.value.code == 2
     assert console.bench.kernel.writes() == []
 
 
-def test_a_misspelt_command_ends_with_2_and_a_suggestion(console: Console) -> None:
+def test_a_misspelt_command_ends_with_2_and_a_suggestion(console):
     ran = console.run("device", "lits")
     assert ran.status == 2
     assert "device list" in ran.out
@@ -84,42 +78,25 @@ def test_a_misspelt_command_ends_with_2_and_a_suggestion(console: Console) -> No
         # The option is also missing.
         (("plug", "--instnce", uuid_of(1)), "did you mean --instance instead of"),
         (("topology", "--smulated", "a"), "did you mean --simulated instead of"),
-    ],
-)
-def test_a_misspelt_option_gets_a_suggestion(
-    console: Console,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    suggested: str,
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        console.run(*arguments)
-    assert ended.value.code == 2
-    *_, last = capsys.readouterr().err.splitlines()
-    assert suggested in last
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("device", "list", "--quantum"),
-        ("device", "list", "--state", "zzzzz"),
-        ("--quantum", "device", "list"),
+        # These resemble no option.
+        (("device", "list", "--quantum"), ""),
+        (("device", "list", "--state", "zzzzz"), ""),
+        (("--quantum", "device", "list"), ""),
         # An abbreviation, which argparse accepts.
-        ("device", "list", "--lon", "surplus"),
-        ("plug",),
+        (("device", "list", "--lon", "surplus"), ""),
+        (("plug",), ""),
     ],
 )
-def test_what_resembles_no_option_gets_no_suggestion(
-    console: Console, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
+def test_a_misspelt_option_gets_a_suggestion(console, capsys, arguments, suggested):
     with pytest.raises(SystemExit) as ended:
         console.run(*arguments)
     assert ended.value.code == 2
-    assert "did you mean" not in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert suggested in shown.splitlines()[-1]
+    assert ("did you mean" in shown) is bool(suggested)
 
 
-def test_an_error_is_a_message_and_a_hint(console: Console) -> None:
+def test_an_error_is_a_message_and_a_hint(console):
     ran = console.run("plug", "--instance", uuid_of(1), "--provider", uuid_of(2))
     assert ran.status == 1
     message, hint = ran.err.splitlines()
@@ -127,14 +104,14 @@ def test_an_error_is_a_message_and_a_hint(console: Console) -> None:
     assert hint.startswith("hint: ")
 
 
-def test_debug_shows_the_traceback(console: Console) -> None:
+def test_debug_shows_the_traceback(console):
     ran = console.run("--debug", "plug", "--instance", uuid_of(1))
     assert ran.status == 1
     assert "Traceback" in ran.err
     assert "NotFound" in ran.err
 
 
-def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> None:
+def test_what_could_not_be_undone_is_told_with_the_error(console):
     provider = console.bench.provider("0000:3b:00.0").uuid
     console.bench.kernel.ignore("0000:3b:00.0", "drivers_probe", times=None)
     ran = console.run("plug", "--instance", uuid_of(1), "--provider", provider)
@@ -143,16 +120,11 @@ def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> No
 
 
 @pytest.mark.parametrize(("more", "is_told"), [((), False), (("-v",), True)])
-def test_what_is_refused_does_not_clutter_other_commands(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    more: tuple[str, ...],
-    is_told: bool,
-) -> None:
+def test_what_is_refused_does_not_clutter_other_commands(console, more, is_told):
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 
-def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None:
+def test_every_listing_speaks_json_yaml_csv_and_tables(console):
     rows = console.json("device", "list")
     assert yaml.safe_load(console.run("device", "list", "-f", "yaml").out) == rows
     text = console.run("device", "list", "-f", "csv").out
@@ -164,7 +136,7 @@ def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None
 
 
 @pytest.mark.parametrize("command", ["device list", "provider list"])
-def test_who_names_no_device_is_told_where_to(console: Console, command: str) -> None:
+def test_who_names_no_device_is_told_where_to(console, command):
     text = console.config_file.read_text()
     console.config_file.write_text(text.replace("\ndevice_spec", "\n#"))
     ran = console.run(*command.split(), "-f", "json")
@@ -177,8 +149,8 @@ def test_who_names_no_device_is_told_where_to(console: Console, command: str) ->
 
 @pytest.mark.parametrize("command", ["device list", "provider list"])
 def test_who_has_no_configuration_is_told_how_to_pass_one(
-    console: Console, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+    console, monkeypatch, command
+):
     monkeypatch.setattr(environment, "read_files", lambda _config: ())
     console.configure("[]")
     (line,) = console.run(*command.split()).err.splitlines()
@@ -186,9 +158,7 @@ def test_who_has_no_configuration_is_told_how_to_pass_one(
 
 
 @pytest.mark.parametrize("command", ["device list", "provider list", "attached"])
-def test_where_there_is_something_to_list_there_is_nothing_to_remark(
-    console: Console, command: str
-) -> None:
+def test_where_there_is_something_to_list_there_is_nothing_to_remark(console, command):
     console.bench.plug(1, GPU)
     assert console.run(*command.split()).err == ""
 
@@ -196,9 +166,7 @@ def test_where_there_is_something_to_list_there_is_nothing_to_remark(
 @pytest.mark.parametrize(
     ("of", "who"), [((), "any instance"), ((uuid_of(2),), uuid_of(2))]
 )
-def test_who_has_nothing_is_told_so(
-    console: Console, of: tuple[str, ...], who: str
-) -> None:
+def test_who_has_nothing_is_told_so(console, of, who):
     ran = console.run("attached", *of, "-f", "json")
     assert (ran.status, json.loads(ran.out)) == (0, [])
     (line,) = ran.err.splitlines()
@@ -207,9 +175,7 @@ def test_who_has_nothing_is_told_so(
 
 
 @pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_configuration_that_is_missing_is_an_error(
-    console: Console, tmp_path: Path, kind: str
-) -> None:
+def test_a_configuration_that_is_missing_is_an_error(console, tmp_path, kind):
     missing = tmp_path / "missing"
     ran = console.run(f"--config-{kind}", str(missing), "device", "list")
     assert ran.status == 1
@@ -219,15 +185,13 @@ def test_a_configuration_that_is_missing_is_an_error(
     assert hint.startswith("hint: ")
 
 
-def test_a_directory_is_no_configuration_file(console: Console, tmp_path: Path) -> None:
+def test_a_directory_is_no_configuration_file(console, tmp_path):
     ran = console.run("--config-file", str(tmp_path), "device", "list")
     assert ran.status == 1
     assert ran.err.startswith("os-acc: cannot read the configuration")
 
 
-def test_a_demo_in_a_place_that_is_in_use_is_an_error(
-    console: Console, tmp_path: Path
-) -> None:
+def test_a_demo_in_a_place_that_is_in_use_is_an_error(console, tmp_path):
     # The simulated host does not use this configuration.
     console.config_file.write_text("no section\n")
     ran = console.run("demo", "--keep", str(tmp_path))
@@ -241,14 +205,14 @@ def test_a_demo_in_a_place_that_is_in_use_is_an_error(
 @pytest.mark.parametrize(
     "more", ["plug_timeout = soon", "device_spec = {", "enabled_plugins = none_such"]
 )
-def test_a_wrong_option_is_an_error(console: Console, more: str) -> None:
+def test_a_wrong_option_is_an_error(console, more):
     console.configure(more=more)
     ran = console.run("device", "list")
     assert ran.status == 1
     assert ran.err.startswith("os-acc: ")
 
 
-def test_an_entry_that_is_no_json_is_named_by_file_and_line(console: Console) -> None:
+def test_an_entry_that_is_no_json_is_named_by_file_and_line(console):
     console.configure('{"vendor_id": "10de"}', '{"vendor_id": "10de",}')
     ran = console.run("device", "list")
     assert ran.status == 1

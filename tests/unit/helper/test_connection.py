@@ -2,8 +2,6 @@
 
 """A helper that ends, fails or goes silent in a call is replaced."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import signal

@@ -2,8 +2,6 @@
 
 """The epoch orders privileged calls, and never locks the service out."""
 
-from __future__ import annotations
-
 import functools
 import time
 

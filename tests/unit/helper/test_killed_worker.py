@@ -2,19 +2,15 @@
 
 """A worker of the privileged helper may be killed in the middle of its work."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from os_acc import exception
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing import HostSpec, hosts
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
 
 
-def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: TestHost) -> None:
+def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench):
     start = bench.kernel.snapshot()
     bench.plug(1, GPU)
     bench.kernel.kill(AUDIO, "unbind")
@@ -30,9 +26,7 @@ def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: TestHost) ->
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_restart_ends_the_making_of_vfs(
-    make_bench: Callable[..., TestHost], after: bool
-) -> None:
+def test_a_restart_ends_the_making_of_vfs(make_bench, after):
     """VFs are created with autoprobe off; that must not outlive a killed worker."""
     nic = hosts.nic("0000:3b", name="ens1f0")
     spec = f'{{"address": "{nic.address}", "num_vfs": "2"}}'

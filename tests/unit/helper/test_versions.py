@@ -2,8 +2,6 @@
 
 """A service whose helper is of another version: os_acc was upgraded while it ran."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -72,8 +70,8 @@ def plug(manager: Manager) -> list[str]:
     "difference", ["a renamed entry point", "more arguments", "a new module"]
 )
 def test_a_call_of_another_version_changes_nothing_and_names_the_remedy(
-    host: TestHost, manager: Manager, difference: str
-) -> None:
+    host, manager, difference
+):
     before = host.kernel.snapshot()
     with (
         other_version(difference, "take"),

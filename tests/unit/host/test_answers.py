@@ -2,8 +2,6 @@
 
 """A driver that does not answer costs a bounded time, and only its own card."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -48,7 +46,7 @@ def hanging(sysfs: Sysfs, *cards: str) -> Iterator[None]:
     assert not futures.wait(list(answers._reads.values()), 60).not_done
 
 
-def test_a_read_that_hangs_ends_in_time(cards: Sysfs) -> None:
+def test_a_read_that_hangs_ends_in_time(cards):
     with hanging(cards, CARDS[0]):
         began = time.monotonic()
         with pytest.raises(HostStepFailed, match=r"does not return") as caught:
@@ -58,7 +56,7 @@ def test_a_read_that_hangs_ends_in_time(cards: Sysfs) -> None:
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[0]))) == 0
 
 
-def test_no_other_read_of_the_card_begins_until_it_ends(cards: Sysfs) -> None:
+def test_no_other_read_of_the_card_begins_until_it_ends(cards):
     with hanging(cards, CARDS[0]):
         for number in (4, 5):
             with pytest.raises(HostStepFailed, match="does not return"):
@@ -68,7 +66,7 @@ def test_no_other_read_of_the_card_begins_until_it_ends(cards: Sysfs) -> None:
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[0], 5))) == 0
 
 
-def test_callers_at_once_leave_one_thread_behind(cards: Sysfs) -> None:
+def test_callers_at_once_leave_one_thread_behind(cards):
     before = threading.active_count()
     with hanging(cards, CARDS[0]):
         reads = [
@@ -82,7 +80,7 @@ def test_callers_at_once_leave_one_thread_behind(cards: Sysfs) -> None:
     assert threading.active_count() <= before
 
 
-def test_few_cards_hang_at_a_time(cards: Sysfs) -> None:
+def test_few_cards_hang_at_a_time(cards):
     """Each costs a thread, and a scan of the host the time for which it is awaited."""
     with hanging(cards, *CARDS):
         for card in CARDS:
@@ -92,9 +90,7 @@ def test_few_cards_hang_at_a_time(cards: Sysfs) -> None:
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[-1]))) == 0
 
 
-def test_a_card_that_was_slow_is_left_alone_for_a_while(
-    cards: Sysfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_was_slow_is_left_alone_for_a_while(cards, monkeypatch):
     """Else slow cards could cost each scan the time of all of them."""
     monkeypatch.setattr(answers, "PAUSE", 3600.0)
     with hanging(cards, CARDS[0]), pytest.raises(HostStepFailed):
@@ -105,7 +101,7 @@ def test_a_card_that_was_slow_is_left_alone_for_a_while(
     assert mdev.vgpu_type(cards.root, address(vf_of(CARDS[0]))) == 0
 
 
-def test_a_read_of_a_plugin_that_hangs_ends_with_its_file(cards: Sysfs) -> None:
+def test_a_read_of_a_plugin_that_hangs_ends_with_its_file(cards):
     """Under eventlet plugins run in threads of the kernel, which end before it."""
     place = address(vf_of(CARDS[0]))
 
@@ -119,9 +115,7 @@ def test_a_read_of_a_plugin_that_hangs_ends_with_its_file(cards: Sysfs) -> None:
     assert native_threads.begin(plugin).result(60) == 0
 
 
-def test_a_function_is_faulty_if_it_does_not_answer_twice(
-    sysfs: Sysfs, impatient: None
-) -> None:
+def test_a_function_is_faulty_if_it_does_not_answer_twice(sysfs, impatient):
     """One slow read withdraws no device; what was known of it stays."""
     sensor = sysfs.function(CARDS[0]) / "hwmon/hwmon0/temp1_input"
     sensor.parent.mkdir(parents=True)

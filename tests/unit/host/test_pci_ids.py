@@ -2,8 +2,6 @@
 
 """Model names come from the database of pciutils, if there is one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -29,7 +27,7 @@ def write(root: Path, text: str | bytes, path: str = pci_ids.PATHS[0]) -> None:
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def test_a_device_has_the_name_that_lspci_prints(tmp_path: Path) -> None:
+def test_a_device_has_the_name_that_lspci_prints(tmp_path):
     hosts.install_model_names(str(tmp_path))
     names = ModelNames.read(str(tmp_path), [A40, CARD, UNKNOWN, VF])
     assert names.short(A40) == "GA102GL [A40]"
@@ -40,18 +38,18 @@ def test_a_device_has_the_name_that_lspci_prints(tmp_path: Path) -> None:
     assert (names.known(UNKNOWN), names.known(VF)) == (None, None)
 
 
-def test_without_the_database_a_model_is_its_numbers(tmp_path: Path) -> None:
+def test_without_the_database_a_model_is_its_numbers(tmp_path):
     names = ModelNames.read(str(tmp_path), [A40])
     assert (names.short(A40), names.full(A40)) == ("10de:2235", "10de:2235")
     assert names.known(A40) is None
 
 
-def test_hwdata_has_the_database_elsewhere(tmp_path: Path) -> None:
+def test_hwdata_has_the_database_elsewhere(tmp_path):
     write(tmp_path, hosts.MODEL_NAMES, "usr/share/hwdata/pci.ids")
     assert ModelNames.read(str(tmp_path), [A40]).known(A40) == "GA102GL [A40]"
 
 
-def test_a_subsystem_and_a_class_are_no_devices(tmp_path: Path) -> None:
+def test_a_subsystem_and_a_class_are_no_devices(tmp_path):
     text = "10de  NVIDIA\n\t1111  Another\n\t\t10de 2235  Board\nC 03  Display\n"
     write(tmp_path, text + "\t00  VGA\n\t2235  None\n")
     assert ModelNames.read(str(tmp_path), [A40]).known(A40) is None
@@ -68,17 +66,17 @@ def test_a_subsystem_and_a_class_are_no_devices(tmp_path: Path) -> None:
     ],
     ids=["empty", "no vendor", "no number", "cut off", "not text"],
 )
-def test_a_malformed_database_names_nothing(tmp_path: Path, text: bytes) -> None:
+def test_a_malformed_database_names_nothing(tmp_path, text):
     write(tmp_path, text)
     assert ModelNames.read(str(tmp_path), [A40]).known(A40) is None
 
 
-def test_a_name_can_be_printed_and_is_short(tmp_path: Path) -> None:
+def test_a_name_can_be_printed_and_is_short(tmp_path):
     write(tmp_path, b"10de  N\x1b[31m\xff\n\t2235  " + b"x" * 500 + b"\n")
     names = ModelNames.read(str(tmp_path), [A40])
     assert names.full(A40) == "N\ufffd[31m\ufffd " + "x" * 80
 
 
-def test_a_database_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_read_is_none(tmp_path):
     os.makedirs(tmp_path / pci_ids.PATHS[0])
     assert ModelNames.read(str(tmp_path), [A40]).known(A40) is None

@@ -6,8 +6,6 @@ iommu_device_claim_dma_owner() in drivers/iommu/iommu.c; vfio_pci_core_register_
 in drivers/vfio/pci/vfio_pci_core.c.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -2,8 +2,6 @@
 
 """The host offers providers with persistent names."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

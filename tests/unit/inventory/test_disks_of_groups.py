@@ -2,8 +2,6 @@
 
 """A disk goes to a guest with others of its IOMMU group if it is erased with them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

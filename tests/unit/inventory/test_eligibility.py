@@ -2,8 +2,6 @@
 
 """A configured device is offered only if a guest can safely have it."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import shutil

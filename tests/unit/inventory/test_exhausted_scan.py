@@ -2,8 +2,6 @@
 
 """A scan that lacks a descriptor or memory is no scan, and can be repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -81,9 +79,7 @@ def offered(host: TestHost) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_a_scan_is_complete_or_fails_and_may_be_repeated(
-    host: TestHost, refusal: Refusal, error: int
-) -> None:
+def test_a_scan_is_complete_or_fails_and_may_be_repeated(host, refusal, error):
     whole = offered(host)
     # Each family has a provider.
     assert len(whole) >= 8

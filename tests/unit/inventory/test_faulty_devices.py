@@ -2,8 +2,6 @@
 
 """A faulty device is counted as reserved, is leased to no instance, and is reported."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -2,8 +2,6 @@
 
 """Health that only root can read: NVMe drives and QuickAssist."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -20,14 +18,13 @@ from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.store import state_files
 from os_acc.testing import HostSpec, TestHost, hosts
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 DRIVE, OTHER = "0000:d9:00.0", "0000:da:00.0"
 PF = "0000:d8:00.0"
 CARD = hosts.qat_gen4("0000:d8", 1)
 ALL = f'{{"address": "{PF}", "num_vfs": 16}}'
 pytestmark = pytest.mark.usefixtures("information")
-NOT_FREE = has(reason=exception.NoDeviceReason.NOT_FREE)
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ def test_a_worn_drive_is_reserved_until_it_is_healthy(drives, caplog):
     read(drives)
     assert (reserved(drives, DRIVE), reserved(drives, OTHER)) == (1, 0)
     assert f"{DRIVE} is out of order: {message}" in caplog.text
-    with pytest.raises(exception.NoDeviceAvailable, check=NOT_FREE) as caught:
+    with raises(exception.NoDeviceReason.NOT_FREE) as caught:
         drives.plug(1, DRIVE)
     assert message in str(caught.value)
     drives.plug(1, OTHER)

@@ -6,8 +6,6 @@ A type of two ports and one of one port share the 24 ports of a virtual parent; 
 types of a GPU share four units.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -149,9 +147,7 @@ def test_only_types_that_libvirt_can_attach_are_offered(make_host):
     assert refused.detail == "device_api is vfio-ap, not vfio-pci"
 
 
-def test_the_parent_of_a_lease_is_not_offered_whole_before_it_is_made_again(
-    make_host,
-):
+def test_the_parent_of_a_lease_is_not_offered_whole_before_it_is_made_again(make_host):
     """After a reboot the host has no mediated device that shows its use."""
     host = make_host()
     plug(host, 1, f"{GPU}/nvidia-558")

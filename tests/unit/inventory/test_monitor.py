@@ -2,8 +2,7 @@
 
 """The host is scanned again when the kernel reports a change."""
 
-from __future__ import annotations
-
+import contextlib
 import queue
 import threading
 import types
@@ -68,20 +67,27 @@ def looks():
     return Looks()
 
 
-@pytest.fixture
-def watcher(ears, looks):
-    """Run a monitor that scans the host for no other reason than an event."""
-    made = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
+#: The interval of a monitor that scans the host for no other reason than an event.
+RARELY = 10_000.0
+
+
+@contextlib.contextmanager
+def watching(looks, interval, listen):
+    """Run a monitor until the end of the block."""
+    made = monitor.HostMonitor(monitor.FaultTracker(), looks, interval, listen)
     made.start()
-    yield made
-    assert made.stop(LONG)
+    try:
+        yield
+    finally:
+        assert made.stop(LONG)
 
 
-def test_a_change_is_looked_at(watcher, ears, looks):
-    ears.said.put(Uevent("add", GPU))
-    looks.wait()
-    ears.said.put(Uevent("change"))
-    looks.wait()
+def test_a_change_is_looked_at(ears, looks):
+    with watching(looks, RARELY, lambda: ears):
+        ears.said.put(Uevent("add", GPU))
+        looks.wait()
+        ears.said.put(Uevent("change"))
+        looks.wait()
 
 
 def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
@@ -90,10 +96,8 @@ def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
     # All events are queued before the monitor starts: no pause ends a change.
     for _ in range(300):
         ears.said.put(Uevent("add", GPU))
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
-    watcher.start()
-    looks.wait()
-    assert watcher.stop(LONG)
+    with watching(looks, RARELY, lambda: ears):
+        looks.wait()
     assert ears.said.empty()
     assert looks.none_waits()
 
@@ -102,19 +106,15 @@ def test_what_never_rests_is_looked_at_all_the_same(ears, looks, monkeypatch):
     monkeypatch.setattr(monitor, "RESTLESS", 0.0)
     ears.said.put(Uevent("change", GPU))
     ears.said.put(Uevent("change", GPU))
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
-    watcher.start()
-    looks.wait()
-    looks.wait()
-    assert watcher.stop(LONG)
+    with watching(looks, RARELY, lambda: ears):
+        looks.wait()
+        looks.wait()
 
 
 def test_without_an_event_it_is_looked_at_now_and_then(ears, looks):
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
-    watcher.start()
-    looks.wait()
-    looks.wait()
-    assert watcher.stop(LONG)
+    with watching(looks, 0.01, lambda: ears):
+        looks.wait()
+        looks.wait()
 
 
 def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog):
@@ -123,10 +123,8 @@ def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog)
             "no netlink here", reason=exception.StepReason.REFUSED
         )
 
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, deaf)
-    watcher.start()
-    looks.wait()
-    assert watcher.stop(LONG)
+    with watching(looks, 0.01, deaf):
+        looks.wait()
     assert "no netlink here" in caplog.text
 
 
@@ -149,18 +147,15 @@ def test_a_listener_that_fails_leaves_the_periodic_scans(
     ears, looks, caplog, error, message
 ):
     ears.said.put(error)
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
-    watcher.start()
-    looks.wait()
-    looks.wait()
-    assert watcher.stop(LONG)
+    with watching(looks, 0.01, lambda: ears):
+        looks.wait()
+        looks.wait()
     assert caplog.text.count(message) == 1
 
 
 def test_a_thread_that_has_ended_looks_no_more(ears, looks):
-    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
-    watcher.start()
-    assert watcher.stop(LONG)
+    with watching(looks, RARELY, lambda: ears):
+        pass
     ears.said.put(Uevent("add", GPU))
     assert looks.none_waits()
 
@@ -254,5 +249,5 @@ def test_other_subsystems_are_irrelevant():
         "/devices/virtual/nvme-subsystem/nvme-subsys1/nvme1n2",
     ],
 )
-def test_a_namespace_that_comes_or_goes_is_a_change(path: str):
+def test_a_namespace_that_comes_or_goes_is_a_change(path):
     assert _received(("block", {"DEVPATH": path})) == [Uevent("change")]

@@ -2,8 +2,6 @@
 
 """VFs of an NVMe PF get their share of its queues and interrupts, and are online."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json
@@ -60,9 +58,7 @@ def secondaries(count: int = 2) -> list[tuple[int, int, bool]]:
     [{}, {"is_greedy": True}, {"oacs": FORMATS | MANAGES}],
     ids=["plain", "greedy", "as QEMU"],
 )
-def test_a_vf_is_plugged_erased_and_plugged_again(
-    make_bench: MakeHost, changes: dict[str, Any]
-) -> None:
+def test_a_vf_is_plugged_erased_and_plugged_again(make_bench, changes):
     host = with_vfs(make_bench, **changes)
     host.restart()
     total = host.kernel.state(PF).numvfs
@@ -77,7 +73,7 @@ def test_a_vf_is_plugged_erased_and_plugged_again(
     assert secondaries() == [(4, 2, True)] * 2
 
 
-def test_a_start_after_a_kill_brings_the_others_online(make_bench: MakeHost) -> None:
+def test_a_start_after_a_kill_brings_the_others_online(make_bench):
     host = with_vfs(make_bench)
     host.restart()
     queue = survey.wait_for_queue(PciAddress.parse(PF))
@@ -102,8 +98,8 @@ def test_a_start_after_a_kill_brings_the_others_online(make_bench: MakeHost) -> 
     ],
 )
 def test_a_start_after_a_kill_at_any_step_completes_it(
-    make_bench: MakeHost, at: str, attribute: str, nth: int, after: bool
-) -> None:
+    make_bench, at, attribute, nth, after
+):
     host = with_vfs(make_bench, is_greedy=True)
     host.kernel.kill(at, attribute, nth=nth, after=after)
     host.restart()
@@ -113,9 +109,7 @@ def test_a_start_after_a_kill_at_any_step_completes_it(
     assert [each.primary for each in flexible()] == [8, 4]
 
 
-def test_no_vfs_are_made_for_which_the_resources_are_too_few(
-    make_bench: MakeHost, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_vfs_are_made_for_which_the_resources_are_too_few(make_bench, caplog):
     host = with_vfs(make_bench, vq_flexible=3)
     host.restart()
     assert host.kernel.state(PF).numvfs == 0
@@ -124,10 +118,8 @@ def test_no_vfs_are_made_for_which_the_resources_are_too_few(
 
 
 def test_a_controller_that_refuses_is_asked_again_after_a_while(
-    make_bench: MakeHost,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_bench, caplog, monkeypatch
+):
     host = with_vfs(make_bench)
     host.kernel.fail(PF, "virtualization management", errno.EIO)
     host.restart()
@@ -140,9 +132,7 @@ def test_a_controller_that_refuses_is_asked_again_after_a_while(
     assert secondaries() == [(4, 2, True)] * 2
 
 
-def test_a_plug_of_a_vf_without_resources_names_the_cause(
-    make_bench: MakeHost,
-) -> None:
+def test_a_plug_of_a_vf_without_resources_names_the_cause(make_bench):
     host = with_vfs(make_bench)
     host.restart()
     queue = survey.wait_for_queue(PciAddress.parse(PF))
@@ -157,9 +147,7 @@ def test_a_plug_of_a_vf_without_resources_names_the_cause(
     assert host.drivers(FIRST, SECOND) == [None, None]
 
 
-def test_vfs_that_others_made_without_resources_are_reserved_before_a_plug(
-    make_bench: MakeHost,
-) -> None:
+def test_vfs_that_others_made_without_resources_are_reserved_before_a_plug(make_bench):
     host = with_vfs(make_bench)
     host.restart()
     queue = survey.wait_for_queue(PciAddress.parse(PF))
@@ -178,7 +166,7 @@ def test_vfs_that_others_made_without_resources_are_reserved_before_a_plug(
     )
 
 
-def test_the_nvme_driver_leaves_a_vf_without_resources(make_bench: MakeHost) -> None:
+def test_the_nvme_driver_leaves_a_vf_without_resources(make_bench):
     """As on the real kernel: tests/functional/kernel/test_nvme.py."""
     host = with_vfs(make_bench)
     host.restart()
@@ -204,13 +192,13 @@ def test_the_nvme_driver_leaves_a_vf_without_resources(make_bench: MakeHost) -> 
     ],
 )
 def test_a_share_is_even_and_leaves_the_pf_what_it_needs(
-    total: int, private: int, most: int, step: int, count: int, share: int
-) -> None:
+    total, private, most, step, count, share
+):
     found = FlexibleResources(total, 0, private, most, step)
     assert found.share(count, 2) == share
 
 
-def test_resources_that_are_not_flexible_are_none() -> None:
+def test_resources_that_are_not_flexible_are_none():
     data = bytearray(4096)
     data[4] = 0b10
     struct.pack_into("<IIHHHH", data, 32, 8, 0, 8, 1, 8, 1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 from stevedore import ExtensionManager
@@ -65,9 +64,7 @@ def plugin_of(host: TestHost, address: str) -> str:
 
 
 @pytest.mark.parametrize("late", ["aaa", "zzz"])
-def test_a_leased_device_stays_with_its_plugin(
-    bench: TestHost, install_plugins: Install, late: str
-) -> None:
+def test_a_leased_device_stays_with_its_plugin(bench, install_plugins, late):
     install_plugins(mmm=ACME)
     bench.restart()
     offered = {each.uuid for each in bench.manager.providers()}
@@ -86,8 +83,8 @@ def test_a_leased_device_stays_with_its_plugin(
 
 
 def test_the_generic_plugin_keeps_a_leased_device_of_a_plugin_that_is_new(
-    bench: TestHost, install_plugins: Install, declare: Install, tmp_path: Path, caplog
-) -> None:
+    bench, install_plugins, declare, tmp_path, caplog
+):
     install_plugins()
     bench.restart()
     bench.plug(1, CARD)
@@ -104,9 +101,7 @@ def test_the_generic_plugin_keeps_a_leased_device_of_a_plugin_that_is_new(
     assert plugin_of(bench, CARD) == "acme"
 
 
-def test_a_card_with_a_leased_vf_stays_with_its_plugin(
-    two_functions: TestHost, install_plugins: Install
-) -> None:
+def test_a_card_with_a_leased_vf_stays_with_its_plugin(two_functions, install_plugins):
     """Its other VFs would be another device of the same provider."""
     host = two_functions
     provider = next(iter(host.manager.providers()))
@@ -119,8 +114,8 @@ def test_a_card_with_a_leased_vf_stays_with_its_plugin(
 
 
 def test_a_leased_device_that_its_plugin_leaves_is_shown(
-    bench: TestHost, install_plugins: Install, declare: Install, tmp_path: Path, caplog
-) -> None:
+    bench, install_plugins, declare, tmp_path, caplog
+):
     install_plugins(acme=LEAVES_NOTHING, zzz=MARKS)
     declare(MARKS, "10ee:*")
     bench.restart()
@@ -134,8 +129,8 @@ def test_a_leased_device_that_its_plugin_leaves_is_shown(
 
 
 def test_without_its_plugin_a_device_that_owes_nothing_is_another_ones(
-    bench: TestHost, install_plugins: Install
-) -> None:
+    bench, install_plugins
+):
     install_plugins(acme=ACME.replace("Acme", "MarksNoMore"))
     bench.restart()
     bench.plug(1, CARD)
@@ -157,13 +152,8 @@ def test_without_its_plugin_a_device_that_owes_nothing_is_another_ones(
     ],
 )
 def test_devices_of_a_plugin_that_fails_at_its_first_start_wait_for_it(
-    bench: TestHost,
-    install_plugins: Install,
-    declare: Install,
-    tmp_path: Path,
-    where: str,
-    why: str,
-) -> None:
+    bench, install_plugins, declare, tmp_path, where, why
+):
     install_plugins(acme=where)
     declare(where, "10ee:*")
     bench.restart()
@@ -180,8 +170,8 @@ def test_devices_of_a_plugin_that_fails_at_its_first_start_wait_for_it(
 
 
 def test_a_failing_plugin_takes_no_leased_device_of_another_one(
-    bench: TestHost, install_plugins: Install, declare: Install
-) -> None:
+    bench, install_plugins, declare
+):
     install_plugins()
     bench.restart()
     bench.plug(1, CARD)
@@ -193,9 +183,7 @@ def test_a_failing_plugin_takes_no_leased_device_of_another_one(
     assert "acme serves it" in bench.rejected(CARD).detail
 
 
-def test_ids_that_are_none_set_their_plugin_aside(
-    bench: TestHost, install_plugins: Install, declare: Install
-) -> None:
+def test_ids_that_are_none_set_their_plugin_aside(bench, install_plugins, declare):
     install_plugins(acme=ACME)
     declare(ACME, "xilinx")
     bench.restart()
@@ -203,9 +191,7 @@ def test_ids_that_are_none_set_their_plugin_aside(
     assert aside.reason == "its distribution declares the PCI ids 'xilinx'"
 
 
-def test_a_plugin_is_asked_while_something_is_left_for_it(
-    bench: TestHost, install_plugins: Install
-) -> None:
+def test_a_plugin_is_asked_while_something_is_left_for_it(bench, install_plugins):
     asked = {}
     for name in ("aaa", "zzz"):
         at = {"mmm": f"{__name__}:OffersAll", name: f"{__name__}:Fails"}

@@ -2,8 +2,6 @@
 
 """A provider keeps its name when other devices of the host change."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib
@@ -147,7 +145,7 @@ def cards(bench: TestHost) -> dict[str, str]:
     }
 
 
-def test_a_card_that_is_not_offered_counts(make_bench, tmp_path):
+def test_a_card_that_is_not_offered_counts(make_bench):
     """If the record were lost, this card would rename the other once it is usable."""
     bench = make_bench(HostSpec((card("05"), card("06"))))
     take_away(bench, "0000:05:00.0")

@@ -2,8 +2,6 @@
 
 """QuickAssist PFs are configured before their VFs are created, or stay as they were."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """A card stays the same card when its serial number becomes readable."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -2,8 +2,6 @@
 
 """The last snapshot is served at once; a thread scans the host again."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 

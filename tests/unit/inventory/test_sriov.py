@@ -2,8 +2,6 @@
 
 """VFs are created at start; a PF that fails to create them stops no other one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

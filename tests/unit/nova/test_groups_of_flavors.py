@@ -2,8 +2,6 @@
 
 """The scheduler reads the policy and the function of each group with accelerators."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.nova import conversion
@@ -29,14 +27,12 @@ OF_FLAVOR = "hw:pci_numa_affinity_policy"
         ),
     ],
 )
-def test_the_group_decides_before_the_flavor_and_the_image(
-    specs: dict[str, str], image: str | None, expected: NUMAPolicy
-) -> None:
+def test_the_group_decides_before_the_flavor_and_the_image(specs, image, expected):
     found = conversion.groups_of(ONE | specs, image, NUMAPolicy.LEGACY)
     assert found["1"].policy is expected
 
 
-def test_each_group_has_its_classes_and_function() -> None:
+def test_each_group_has_its_classes_and_function():
     specs = ONE | {
         "resources2:FPGA": "1",
         "resources2:CUSTOM_PCI_8086_1572": "1",
@@ -63,7 +59,5 @@ def test_each_group_has_its_classes_and_function() -> None:
         ({}, "near"),
     ],
 )
-def test_groups_of_others_and_faulty_ones_are_left_to_compute(
-    more: dict[str, str], image: str | None
-) -> None:
+def test_groups_of_others_and_faulty_ones_are_left_to_compute(more, image):
     assert conversion.groups_of(ONE | more, image, NUMAPolicy.LEGACY) == {}

@@ -2,8 +2,6 @@
 
 """The scheduler reads the providers of a host once in a while, and never waits long."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 import time
@@ -71,7 +69,7 @@ def number(hosts: HostProviders, host: str, max_age: float = 10.0) -> int:
     return found[f"gpu-of-{host}"].free[GPU]
 
 
-def test_cells_functions_and_units_are_read() -> None:
+def test_cells_functions_and_units_are_read():
     state = host_providers.parse({"gpu": SUMMARY})["gpu"]
     assert state.cells == {1}
     assert state.functions == {FUNCTION}
@@ -82,14 +80,12 @@ def test_cells_functions_and_units_are_read() -> None:
 @pytest.mark.parametrize(
     "summary", [{}, {"resources": {}}, SUMMARY | {"resources": {GPU: {}}}, [], None]
 )
-def test_another_answer_is_an_error(summary: Any) -> None:
+def test_another_answer_is_an_error(summary):
     with pytest.raises(exception.ServiceUnavailable):
         host_providers.parse({"gpu": summary})
 
 
-def test_an_answer_serves_until_it_is_too_old(
-    placement: Placement, hosts: HostProviders
-) -> None:
+def test_an_answer_serves_until_it_is_too_old(placement, hosts):
     assert [number(hosts, "a"), number(hosts, "a"), number(hosts, "b")] == [1, 1, 2]
     placement.now = 9
     assert number(hosts, "a") == 1
@@ -100,13 +96,11 @@ def test_an_answer_serves_until_it_is_too_old(
     assert number(hosts, "a") == 4
 
 
-def test_without_a_lifetime_each_call_asks(hosts: HostProviders) -> None:
+def test_without_a_lifetime_each_call_asks(hosts):
     assert [number(hosts, "a", max_age=0.0) for _ in range(3)] == [1, 2, 3]
 
 
-def test_the_host_unused_for_the_longest_time_is_dropped(
-    placement: Placement, hosts: HostProviders
-) -> None:
+def test_the_host_unused_for_the_longest_time_is_dropped(placement, hosts):
     for host in ("a", "b", "a", "c"):
         number(hosts, host)
     assert number(hosts, "a") == 1
@@ -114,7 +108,7 @@ def test_the_host_unused_for_the_longest_time_is_dropped(
     assert placement.asked == ["a", "b", "c", "b"]
 
 
-def test_an_error_is_not_kept(placement: Placement, hosts: HostProviders) -> None:
+def test_an_error_is_not_kept(placement, hosts):
     error = exception.ServiceUnavailable(
         "down", service=exception.ServiceType.PLACEMENT
     )
@@ -125,9 +119,7 @@ def test_an_error_is_not_kept(placement: Placement, hosts: HostProviders) -> Non
     assert number(hosts, "a") == 2
 
 
-def test_an_answer_after_the_deadline_serves_the_next_call(
-    placement: Placement, hosts: HostProviders
-) -> None:
+def test_an_answer_after_the_deadline_serves_the_next_call(placement, hosts):
     placement.answers.clear()
     with pytest.raises(exception.ServiceUnavailable, match="in time"):
         hosts.get("a", GPU, 10.0, time.monotonic() + 0.01)
@@ -135,9 +127,7 @@ def test_an_answer_after_the_deadline_serves_the_next_call(
     assert number(hosts, "a") == 1
 
 
-def test_requests_without_an_answer_are_limited(
-    placement: Placement, hosts: HostProviders
-) -> None:
+def test_requests_without_an_answer_are_limited(placement, hosts):
     placement.answers.clear()
     for each in range(20):
         with pytest.raises(exception.ServiceUnavailable):
@@ -153,7 +143,7 @@ def test_requests_without_an_answer_are_limited(
             continue
 
 
-def test_threads_share_one_request(placement: Placement, hosts: HostProviders) -> None:
+def test_threads_share_one_request(placement, hosts):
     placement.answers.clear()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(number, hosts, "a") for _ in range(8)]
@@ -162,9 +152,7 @@ def test_threads_share_one_request(placement: Placement, hosts: HostProviders) -
     assert placement.asked == ["a"]
 
 
-def test_threads_with_many_hosts_keep_the_limit(
-    placement: Placement, hosts: HostProviders
-) -> None:
+def test_threads_with_many_hosts_keep_the_limit(placement, hosts):
     names = [f"host-{each % 5}" for each in range(200)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda name: number(hosts, name), names))
@@ -208,30 +196,26 @@ def following(host: Any) -> Any:
     return record_of(host).next(host)
 
 
-def test_a_dropped_candidate_is_there_for_the_next_server(
-    host: HostState,
-) -> None:
+def test_a_dropped_candidate_is_there_for_the_next_server(host):
     keep(host, B)
     assert host.allocation_candidates == [B]
     assert record_of(host).candidates(host) == [B, A, C]
 
 
-def test_a_candidate_that_another_filter_drops_stays_away(
-    host: HostState,
-) -> None:
+def test_a_candidate_that_another_filter_drops_stays_away(host):
     keep(host, B, C)
     host.allocation_candidates = [C]
     assert record_of(host).candidates(host) == [C, A]
 
 
-def test_without_a_claim_the_host_is_the_same(host: HostState) -> None:
+def test_without_a_claim_the_host_is_the_same(host):
     assert following(host) is host
     keep(host, B)
     assert following(host) is host
     assert not record_of(host).claimed
 
 
-def test_each_claim_keeps_its_limits(host: HostState) -> None:
+def test_each_claim_keeps_its_limits(host):
     """Nova's filter writes those of the next server into the same host."""
     host.limits["numa_topology"] = "of the first"
     keep(host, B)
@@ -243,7 +227,7 @@ def test_each_claim_keeps_its_limits(host: HostState) -> None:
     assert record_of(second).candidates(second) == [B, A, C]
 
 
-def test_claims_add_up(host: HostState) -> None:
+def test_claims_add_up(host):
     for candidate in (B, B, C):
         keep(host, candidate)
         host.num_instances += 1
@@ -252,7 +236,7 @@ def test_claims_add_up(host: HostState) -> None:
     assert claimed == {("b", GPU): 2, ("c", GPU): 1}
 
 
-def test_without_limits_no_other_object_is_needed(host: HostState) -> None:
+def test_without_limits_no_other_object_is_needed(host):
     host.limits = {}
     keep(host, A)
     host.num_instances += 1
@@ -260,9 +244,7 @@ def test_without_limits_no_other_object_is_needed(host: HostState) -> None:
     assert record_of(host).claimed == {("a", GPU): 1}
 
 
-def test_each_state_of_a_host_is_equal_for_nova_s_choice_of_alternates(
-    host: HostState,
-) -> None:
+def test_each_state_of_a_host_is_equal_for_nova_s_choice_of_alternates(host):
     states = [host]
     for _ in range(2):
         keep(states[-1], A)

@@ -2,8 +2,6 @@
 
 """A host cell fits a guest cell, or gives the reason why it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re
@@ -92,9 +90,7 @@ PAGES = (SMALL, LARGE, HUGE)
         (64, 512, "it has no pages of 64 KiB"),
     ],
 )
-def test_pages_are_of_the_size_asked_for_and_whole_and_free(
-    size: int, memory: int, found: int | str
-) -> None:
+def test_pages_are_of_the_size_asked_for_and_whole_and_free(size, memory, found):
     cell = guest(1, memory=memory, pages=size)
     there = host(mempages=PAGES[::-1])
     assert cells.page_size(there, cell) == found
@@ -118,16 +114,12 @@ def test_pages_are_of_the_size_asked_for_and_whole_and_free(
         ({"memory_usage": 256}, {"memory": 1025}, "it has 1024 MiB"),
     ],
 )
-def test_memory_that_is_not_there_is_refused(
-    changes: dict[str, object], cell: dict[str, int], found: str | None
-) -> None:
+def test_memory_that_is_not_there_is_refused(changes, cell, found):
     assert says(cells.refusal(host(**changes), guest(1, **cell)), found)
 
 
 @pytest.mark.parametrize("policy", [DEDICATED, MIXED])
-def test_a_guest_with_dedicated_cpus_does_not_overcommit_memory(
-    policy: CPUPolicy,
-) -> None:
+def test_a_guest_with_dedicated_cpus_does_not_overcommit_memory(policy):
     for there, memory, free in (
         (host(mempages=PAGES), 512, "pages for 512 MiB are free"),
         (host(memory_usage=256), 768, "768 MiB are free"),
@@ -157,9 +149,7 @@ def test_a_guest_with_dedicated_cpus_does_not_overcommit_memory(
         ({"siblings": CORES[:3]}, guest(own=7, policy=DEDICATED), "but 6 are free"),
     ],
 )
-def test_cpus_are_counted_by_their_kind(
-    changes: dict[str, object], cell: InstanceNUMACell, found: str | None
-) -> None:
+def test_cpus_are_counted_by_their_kind(changes, cell, found):
     assert says(cells.refusal(host(**changes), cell), found)
 
 
@@ -181,12 +171,7 @@ def test_cpus_are_counted_by_their_kind(
         ((0, 769), guest(1), (16.0, 1.25), None),
     ],
 )
-def test_overcommitment_has_a_limit(
-    usage: tuple[int, int],
-    cell: InstanceNUMACell,
-    limits: tuple[float, float] | None,
-    found: str | None,
-) -> None:
+def test_overcommitment_has_a_limit(usage, cell, limits, found):
     there = host(cpu_usage=usage[0], memory_usage=usage[1])
     refusal = cells.refusal(there, cell, NUMALimits(*limits) if limits else None)
     assert says(refusal, found)
@@ -203,9 +188,7 @@ def test_overcommitment_has_a_limit(
         (guest(1, 0, MIXED), "no dedicated CPU is left for the emulator's threads"),
     ],
 )
-def test_the_emulator_counts_among_dedicated_cpus(
-    cell: InstanceNUMACell, found: str | None
-) -> None:
+def test_the_emulator_counts_among_dedicated_cpus(cell, found):
     assert cells.refusal(HOST, cell) is None
     assert says(cells.refusal(HOST, cell, emulator=True), found)
 
@@ -239,8 +222,8 @@ def with_free(*free: int, threads: int = 2) -> NUMACell:
     ],
 )
 def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
-    free: tuple[int, ...], threads: int, policy: CPUThreadPolicy | None, most: int
-) -> None:
+    free, threads, policy, most
+):
     there = with_free(*free, threads=threads)
     for number in range(1, sum(free) + 2):
         refusal = cells.dedicated_cpu_refusal(there, number, policy)
@@ -265,9 +248,7 @@ def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
         (host(siblings=()), ISOLATE, "whole cores"),
     ],
 )
-def test_some_hosts_can_never_serve_a_thread_policy(
-    there: NUMACell, policy: CPUThreadPolicy, why: str
-) -> None:
+def test_some_hosts_can_never_serve_a_thread_policy(there, policy, why):
     refusal = cells.dedicated_cpu_refusal(there, 1, policy)
     assert refusal is not None
     assert why in refusal
@@ -285,9 +266,7 @@ def test_some_hosts_can_never_serve_a_thread_policy(
         ((2, 2, 1), ISOLATE, 2),
     ],
 )
-def test_the_emulator_has_a_cpu_more(
-    free: tuple[int, ...], policy: CPUThreadPolicy, most: int
-) -> None:
+def test_the_emulator_has_a_cpu_more(free, policy, most):
     there = with_free(*free)
     for number in range(1, sum(free) + 1):
         refusal = cells.dedicated_cpu_refusal(there, number, policy, emulator=True)
@@ -314,8 +293,6 @@ def packings(free: list[int], policy: CPUThreadPolicy) -> set[int]:
     st.sampled_from((PREFER, REQUIRE)),
     st.integers(1, 12),
 )
-def test_counting_finds_what_trying_finds(
-    free: list[int], policy: CPUThreadPolicy, number: int
-) -> None:
+def test_counting_finds_what_trying_finds(free, policy, number):
     refusal = cells.dedicated_cpu_refusal(with_free(*free, threads=3), number, policy)
     assert (refusal is None) is (number in packings(free, policy))

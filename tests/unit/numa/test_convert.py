@@ -5,8 +5,6 @@
 Nova's own objects are tested in ``tests/functional/nova/test_numa_convert.py``.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,7 +85,7 @@ GUEST = InstanceNUMATopology(
 )
 
 
-def test_what_goes_to_nova_comes_back_the_same() -> None:
+def test_what_goes_to_nova_comes_back_the_same():
     assert convert.host_from_nova(to_nova.host_to_nova(HOST, CLASSES)) == HOST
     assert convert.guest_from_nova(to_nova.guest_to_nova(GUEST, CLASSES)) == GUEST
     networks = InstanceNUMANetworks(frozenset({"foo"}), tunneled=True)
@@ -95,7 +93,7 @@ def test_what_goes_to_nova_comes_back_the_same() -> None:
     assert convert.networks_from_nova(metadata) == networks
 
 
-def test_what_is_not_set_is_empty() -> None:
+def test_what_is_not_set_is_empty():
     assert convert.networks_from_nova(Versioned()) == InstanceNUMANetworks()
     assert convert.networks_from_nova(Versioned(tunneled=True)).tunneled
     assert convert.networks_from_nova(Versioned(physnets={"a"})).physnets == {"a"}
@@ -106,20 +104,20 @@ def test_what_is_not_set_is_empty() -> None:
     assert convert.guest_from_nova(bare).cells == (InstanceNUMACell(),)
 
 
-def test_what_is_not_there_is_empty() -> None:
+def test_what_is_not_there_is_empty():
     assert convert.networks_from_nova(None) == InstanceNUMANetworks()
     assert convert.host_from_nova(None) == NUMATopology()
     assert convert.guest_from_nova(None) == InstanceNUMATopology()
 
 
-def test_values_that_nova_has_as_null_are_defaults() -> None:
+def test_values_that_nova_has_as_null_are_defaults():
     cell = Versioned(cpu_policy=None, cpu_thread_policy=None, pagesize=None)
     guest = Versioned(cells=[cell], emulator_threads_policy=None)
     assert convert.guest_from_nova(guest).cells == (InstanceNUMACell(),)
     assert not convert.guest_from_nova(guest).emulator_threads_isolated
 
 
-def test_cells_and_pages_are_put_in_order() -> None:
+def test_cells_and_pages_are_put_in_order():
     pages = [Versioned(size_kb=size, total=1) for size in (1048576, 4, 2048)]
     cells = [Versioned(id=8), Versioned(id=0, mempages=pages)]
     host = convert.host_from_nova(Versioned(cells=cells))
@@ -127,7 +125,7 @@ def test_cells_and_pages_are_put_in_order() -> None:
     assert [each.size_kb for each in host.cells[0].mempages] == [4, 2048, 1048576]
 
 
-def test_a_host_cell_needs_an_id() -> None:
+def test_a_host_cell_needs_an_id():
     with pytest.raises(InvalidInput, match="no id"):
         convert.host_from_nova(Versioned(cells=[Versioned()]))
 
@@ -137,30 +135,28 @@ TUNNEL = InstanceNUMANetworks(tunneled=True)
 
 
 @pytest.mark.parametrize("network_type", ["flat", "vlan"])
-def test_flat_networks_and_vlans_need_their_physical_network(network_type: str) -> None:
+def test_flat_networks_and_vlans_need_their_physical_network(network_type):
     asked = requested([Network(network_type, "physnet0")])
     assert asked == InstanceNUMANetworks(frozenset({"physnet0"}))
 
 
 @pytest.mark.parametrize("network_type", ["gre", "vxlan", "geneve"])
-def test_tunnels_need_the_tunnel(network_type: str) -> None:
+def test_tunnels_need_the_tunnel(network_type):
     assert requested([Network(network_type)]) == TUNNEL
 
 
 @pytest.mark.parametrize("network_type", ["local", "opflex", "", "VLAN", None])
-def test_any_other_network_needs_nothing(network_type: str | None) -> None:
+def test_any_other_network_needs_nothing(network_type):
     assert requested([Network(network_type)]) == NOTHING
     assert requested([Network(network_type, "physnet0")]) == NOTHING
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_network_whose_physical_network_is_not_told_needs_nothing(
-    name: str | None,
-) -> None:
+def test_a_network_whose_physical_network_is_not_told_needs_nothing(name):
     assert requested([Network("vlan", name)]) == NOTHING
 
 
-def test_several_networks_are_one_request() -> None:
+def test_several_networks_are_one_request():
     asked = requested(
         [
             Network("vlan", "physnet0"),

@@ -2,8 +2,6 @@
 
 """A guest fits exactly where trying every permutation finds an assignment."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 
@@ -24,7 +22,7 @@ from os_acc.objects.numa import (
     NUMAPolicy,
     NUMATopology,
 )
-from tests.unit.numa import cases, oracle, quirks
+from tests.unit.numa import cases, oracle
 from tests.unit.numa.nova_claim import fit_as_nova
 from tests.unit.numa.quirks import QUIRKS
 
@@ -41,7 +39,7 @@ def drawn(seed: int) -> Question:
 
 @patient
 @given(seeds)
-def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
+def test_the_answer_is_the_first_of_all_there_are(seed):
     question = drawn(seed)
     found = fit_to_host(question)
     first = next(oracle.answers(question), None)
@@ -50,7 +48,7 @@ def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
 
 @patient
 @given(seeds)
-def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
+def test_all_that_a_cell_of_the_host_refuses_is_told(seed):
     question = drawn(seed)
     named = {
         (each.host_cell, each.guest_cell) for each in fit_to_host(question).refusals
@@ -100,7 +98,7 @@ def physnets(*names: str) -> InstanceNUMANetworks:
     return InstanceNUMANetworks(frozenset(names))
 
 
-def test_each_guest_cell_has_a_host_cell_of_its_own() -> None:
+def test_each_guest_cell_has_a_host_cell_of_its_own():
     assert fit_to_host(Question(host(2), guest(1, 1))).cells == (0, 1)
     assert fit_to_host(Question(host(2), guest(1, 1, 1))) == Fit(False)
     assert fit_to_host(Question(host(2), guest(*[1] * 500))) == Fit(False)
@@ -116,7 +114,7 @@ def test_each_guest_cell_has_a_host_cell_of_its_own() -> None:
     assert all("shared CPUs" in each.reason for each in large.refusals)
 
 
-def test_a_guest_without_cells_may_be_anywhere() -> None:
+def test_a_guest_without_cells_may_be_anywhere():
     far = DeviceRequest("r", 1, frozenset({"gpu"}), NUMAPolicy.REQUIRED)
     question = Question(
         host(2, a=[0]),
@@ -135,7 +133,7 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
 # -- bounds -----------------------------------------------------------------------
 
 
-def test_a_host_may_have_many_cells() -> None:
+def test_a_host_may_have_many_cells():
     bare = tuple(NUMACell(number) for number in range(100, 140))
     many = NUMATopology((*bare, *host(64).cells))
     assert fit_to_host(Question(many, guest(4))).cells == (0,)
@@ -143,7 +141,7 @@ def test_a_host_may_have_many_cells() -> None:
     assert not fit_to_host(Question(many, guest(*[4] * 65))).fits
 
 
-def test_the_budget_is_how_many_sets_are_tried() -> None:
+def test_the_budget_is_how_many_sets_are_tried():
     """The guest needs both devices, which are on the last cell of the order."""
     requests = tuple(
         DeviceRequest(name, 1, frozenset({"a", "b"}), NUMAPolicy.REQUIRED)
@@ -164,7 +162,7 @@ def test_the_budget_is_how_many_sets_are_tried() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_large_host_is_decided_within_the_budget(seed: int) -> None:
+def test_a_large_host_is_decided_within_the_budget(seed):
     """Each network is on few cells, devices are scattered, all policies are used."""
     dice = random.Random(seed)
     names = [f"n{at}" for at in range(24)]
@@ -206,14 +204,14 @@ every_quirk = pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
 
 
 @every_quirk
-def test_the_truth_is_another_than_nova_s(quirk: quirks.Quirk) -> None:
+def test_the_truth_is_another_than_nova_s(quirk):
     assert quirk.exact != quirk.nova
     found = fit_to_host(quirk.question)
     assert (found.cells if found.fits else None) == quirk.exact
 
 
 @every_quirk
-def test_with_the_quirk_the_answer_is_nova_s(quirk: quirks.Quirk) -> None:
+def test_with_the_quirk_the_answer_is_nova_s(quirk):
     assert fit_as_nova(quirk.question) == quirk.nova
 
 
@@ -250,9 +248,7 @@ REQUEST = DeviceRequest("r", 1, frozenset({"a"}))
         (CPUPolicy.MIXED, [2, 1, 0, 3], [3, 0, 1, 2]),
     ],
 )
-def test_cpus_come_before_memory(
-    policy: CPUPolicy, spread: list[int], packed: list[int]
-) -> None:
+def test_cpus_come_before_memory(policy, spread, packed):
     guest = InstanceNUMATopology((InstanceNUMACell(cpu_policy=policy),))
     for pack, expected in ((False, spread), (True, packed)):
         question = Question(NUMATopology(HOST), guest, pack=pack)
@@ -266,9 +262,7 @@ def test_cpus_come_before_memory(
         ((), [0, 2, 1, 3], [2, 0, 1, 3]),
     ],
 )
-def test_cells_with_devices_are_for_those_who_want_some(
-    requests: tuple[DeviceRequest, ...], spread: list[int], packed: list[int]
-) -> None:
+def test_cells_with_devices_are_for_those_who_want_some(requests, spread, packed):
     guest = InstanceNUMATopology((InstanceNUMACell(),))
     for pack, expected in ((False, spread), (True, packed)):
         question = Question(
@@ -278,6 +272,6 @@ def test_cells_with_devices_are_for_those_who_want_some(
 
 
 @pytest.mark.parametrize("number", [0, 4, 5])
-def test_where_there_is_no_choice_there_is_no_order(number: int) -> None:
+def test_where_there_is_no_choice_there_is_no_order(number):
     guest = InstanceNUMATopology((InstanceNUMACell(),) * number)
     assert ordered(Question(NUMATopology(HOST), guest, pools=POOLS)) == HOST

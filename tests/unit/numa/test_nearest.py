@@ -5,8 +5,6 @@
 The flow that selects them has the maximum size, and the minimum cost for that size.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 
@@ -81,9 +79,7 @@ def ways(demands: list[GroupDemand], pools: list[DevicePool]) -> list[tuple[int,
 
 
 @given(st.data(), guests, pools)
-def test_no_other_way_is_nearer_or_more_even(
-    data: st.DataObject, guest: GuestCells, pools: list[DevicePool]
-) -> None:
+def test_no_other_way_is_nearer_or_more_even(data, guest, pools):
     asked = data.draw(demands(len(pools)))
     shares = divide(asked, pools, guest)
     possible = ways(asked, pools)
@@ -109,7 +105,7 @@ def test_no_other_way_is_nearer_or_more_even(
     assert weight(given_out) == min(weight(way) for way in possible)
 
 
-def test_several_are_spread_over_the_guests_cells() -> None:
+def test_several_are_spread_over_the_guests_cells():
     guest = GuestCells(TOPOLOGY, (0, 2))
     pools = [DevicePool("", 0, 4), DevicePool("", 2, 4)]
     assert divide([GroupDemand(2, (0, 1))], pools, guest) == ((1, 1),)
@@ -118,7 +114,7 @@ def test_several_are_spread_over_the_guests_cells() -> None:
     assert divide(asked, pools, guest) == ((0, 1), (1, 0))
 
 
-def test_the_same_socket_comes_before_a_nearer_cell_of_another() -> None:
+def test_the_same_socket_comes_before_a_nearer_cell_of_another():
     odd = NUMATopology(
         (
             NUMACell(id=0, socket=0, distances=((0, 10), (1, 40), (2, 20))),
@@ -132,7 +128,7 @@ def test_the_same_socket_comes_before_a_nearer_cell_of_another() -> None:
     assert divide([GroupDemand(1, (0, 1, 2))], pools, guest) == ((0, 0, 1),)
 
 
-def test_a_guest_anywhere_gets_the_first() -> None:
+def test_a_guest_anywhere_gets_the_first():
     guest = GuestCells(TOPOLOGY)
     pools = [DevicePool("", None, 1), DevicePool("", 3, 1), DevicePool("", 0, 1)]
     assert divide([GroupDemand(2, (0, 1, 2))], pools, guest) == ((1, 1, 0),)
@@ -195,12 +191,10 @@ def sent(edges: Edges, *wanted: int) -> tuple[int, int]:
 
 @settings(deadline=None, max_examples=400)
 @given(edges_of, st.integers(0, 6))
-def test_no_other_flow_is_larger_or_as_large_and_cheaper(
-    edges: Edges, wanted: int
-) -> None:
+def test_no_other_flow_is_larger_or_as_large_and_cheaper(edges, wanted):
     assert sent(edges, wanted) == best(edges, wanted)
 
 
-def test_an_edge_from_the_source_to_the_sink_is_a_path() -> None:
+def test_an_edge_from_the_source_to_the_sink_is_a_path():
     edges = [(SOURCE, SINK, 1, 0), (SINK, 1, 1, 0), (1, SINK, 1, 0)]
     assert sent(edges, 2) == (1, 0)

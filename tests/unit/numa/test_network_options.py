@@ -2,8 +2,6 @@
 
 """The NUMA nodes of networks are read from ``nova.conf``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,18 +57,18 @@ def loaded(conf: cfg.ConfigOpts, host: NUMATopology = HOST) -> list[NUMANetworkI
     return [cell.network_info for cell in NetworkAffinity.load(conf).on(host).cells]
 
 
-def test_the_worked_example_of_the_specification(configure: Configure) -> None:
+def test_the_worked_example_of_the_specification(configure):
     assert loaded(configure(WORKED_EXAMPLE)) == [
         NUMANetworkInfo(frozenset({"physnet0", "physnet1"}), tunneled=False),
         NUMANetworkInfo(frozenset({"physnet1"}), tunneled=True),
     ]
 
 
-def test_nothing_is_tied_to_a_node_by_default(configure: Configure) -> None:
+def test_nothing_is_tied_to_a_node_by_default(configure):
     assert loaded(configure("")) == [NOTHING, NOTHING]
 
 
-def test_given_and_empty_a_network_leaves_anywhere(configure: Configure) -> None:
+def test_given_and_empty_a_network_leaves_anywhere(configure):
     for empty in ("", ","):
         nodes = f"numa_nodes = {empty}"
         text = f"[neutron]\nphysnets = a\n[neutron_physnet_a]\n{nodes}\n"
@@ -79,16 +77,14 @@ def test_given_and_empty_a_network_leaves_anywhere(configure: Configure) -> None
 
 
 @pytest.mark.parametrize("group", ["", "[neutron_physnet_a]\n", "[neutron_physnet_A]"])
-def test_a_listed_network_needs_its_nodes(configure: Configure, group: str) -> None:
+def test_a_listed_network_needs_its_nodes(configure, group):
     with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"[neutron]\nphysnets = a\n{group}"))
     assert "[neutron] physnets has 'a'" in caught.value.message
     assert "[neutron_physnet_a] numa_nodes" in caught.value.message
 
 
-def test_a_section_whose_network_is_not_listed_is_not_read(
-    configure: Configure,
-) -> None:
+def test_a_section_whose_network_is_not_listed_is_not_read(configure):
     conf = configure("[neutron_physnet_a]\nnuma_nodes = 7\n[neutron_other]\nb = 1")
     assert loaded(conf) == [NOTHING, NOTHING]
     assert idle_sections(conf) == ("neutron_physnet_a",)
@@ -96,9 +92,7 @@ def test_a_section_whose_network_is_not_listed_is_not_read(
 
 @pytest.mark.parametrize("value", ["2", "0,2", "-1", "4294967296"])
 @pytest.mark.parametrize("group", ["neutron_tunnel", "neutron_physnet_a"])
-def test_a_node_has_to_be_the_hosts(
-    configure: Configure, group: str, value: str
-) -> None:
+def test_a_node_has_to_be_the_hosts(configure, group, value):
     text = f"[neutron_physnet_a]\nnuma_nodes = 0\n[neutron]\nphysnets = a\n[{group}]\n"
     affinity = NetworkAffinity.load(configure(f"{text}numa_nodes = {value}"))
     with pytest.raises(InvalidConfiguration) as caught:
@@ -107,7 +101,7 @@ def test_a_node_has_to_be_the_hosts(
     assert "the host's NUMA nodes are 0, 1" in caught.value.message
 
 
-def test_on_a_host_without_cells_nothing_is_refused(configure: Configure) -> None:
+def test_on_a_host_without_cells_nothing_is_refused(configure):
     affinity = NetworkAffinity.load(configure("[neutron_tunnel]\nnuma_nodes = 7"))
     assert affinity.on(NUMATopology()) == NUMATopology()
 
@@ -125,8 +119,8 @@ def test_on_a_host_without_cells_nothing_is_refused(configure: Configure) -> Non
 )
 @pytest.mark.parametrize("group", ["neutron_tunnel", "neutron_physnet_a"])
 def test_a_list_of_nodes_that_is_none_is_an_error_with_its_option(
-    configure: Configure, group: str, value: str, named: str
-) -> None:
+    configure, group, value, named
+):
     text = f"[neutron_physnet_a]\nnuma_nodes = 0\n[neutron]\nphysnets = a\n[{group}]\n"
     with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"{text}numa_nodes = {value}"))
@@ -140,8 +134,8 @@ def test_a_list_of_nodes_that_is_none_is_an_error_with_its_option(
     [("a,,b", "['a', '', 'b']"), ("a,b,a", "'a' more than once"), ("$b", "b")],
 )
 def test_a_list_of_networks_that_is_none_is_an_error_with_its_option(
-    configure: Configure, value: str, named: str
-) -> None:
+    configure, value, named
+):
     with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"[neutron]\nphysnets = {value}"))
     assert caught.value.message.startswith("[neutron] physnets")
@@ -164,9 +158,7 @@ def register_as_nova(conf: cfg.ConfigOpts) -> None:
 
 
 @pytest.mark.parametrize("order", [(register, register_as_nova), (register_as_nova,)])
-def test_others_may_register_the_same_before_and_after(
-    configure: Configure, order: tuple[Callable[[cfg.ConfigOpts], None], ...]
-) -> None:
+def test_others_may_register_the_same_before_and_after(configure, order):
     conf = configure(WORKED_EXAMPLE)
     for each in order:
         each(conf)
@@ -182,9 +174,7 @@ def test_others_may_register_the_same_before_and_after(
         ("neutron_tunnel", cfg.ListOpt("numa_nodes", default=[])),
     ],
 )
-def test_an_option_of_that_name_and_another_type_is_refused(
-    group: str, option: cfg.Opt
-) -> None:
+def test_an_option_of_that_name_and_another_type_is_refused(group, option):
     conf = cfg.ConfigOpts()
     conf.register_opt(option, group=group)
     with pytest.raises(InvalidConfiguration, match=f"\\[{group}\\] {option.name}"):
@@ -197,9 +187,7 @@ some_nodes = st.lists(st.integers(0, 7), max_size=8, unique=True)
 
 @settings(deadline=None)
 @given(st.dictionaries(names, some_nodes, max_size=5), some_nodes)
-def test_each_cell_has_the_networks_that_name_it(
-    physnets: dict[str, list[int]], tunnel: list[int]
-) -> None:
+def test_each_cell_has_the_networks_that_name_it(physnets, tunnel):
     conf = cfg.ConfigOpts()
     conf(args=[], default_config_files=[])
     conf.register_opt(PHYSNETS, group="neutron")

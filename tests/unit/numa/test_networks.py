@@ -5,8 +5,6 @@
 The hosts are those of the specification of NUMA-aware virtual switches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -67,9 +65,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("networks", "cells", "missing"), TABLE)
-def test_one_of_the_chosen_cells_has_to_lead_to_each_network(
-    networks: InstanceNUMANetworks, cells: list[int], missing: InstanceNUMANetworks
-) -> None:
+def test_one_of_the_chosen_cells_has_to_lead_to_each_network(networks, cells, missing):
     assert not_carried(SPECIFIED, cells, networks) == missing
     assert not_carried(SILENT, cells, networks) == NO_NETWORKS
 
@@ -87,9 +83,7 @@ def test_one_of_the_chosen_cells_has_to_lead_to_each_network(
         (wanted("unlisted"), 2, (0, 1)),
     ],
 )
-def test_a_guest_goes_where_its_network_cards_are(
-    networks: InstanceNUMANetworks, guest_cells: int, where: tuple[int, ...] | None
-) -> None:
+def test_a_guest_goes_where_its_network_cards_are(networks, guest_cells, where):
     cell = InstanceNUMACell(frozenset({0}), memory=64)
     guest = InstanceNUMATopology((cell,) * guest_cells)
     question = Question(SPECIFIED, guest, networks=networks)

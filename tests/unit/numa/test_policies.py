@@ -6,8 +6,6 @@ In the table, the guest is on cell 0 unless a row says otherwise; cells 0 and 1 
 one socket, 2 and 3 on the other.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -59,16 +57,16 @@ def effective(**said: NUMAPolicy) -> NUMAPolicy:
     ],
     ids="-".join,
 )
-def test_the_nearest_to_the_device_is_heard(said: tuple[str, ...]) -> None:
+def test_the_nearest_to_the_device_is_heard(said):
     policies = dict(zip(said, itertools.cycle(NUMAPolicy), strict=False))
     assert effective(**policies) is policies[said[0]]
 
 
-def test_legacy_where_nobody_says_anything() -> None:
+def test_legacy_where_nobody_says_anything():
     assert effective() is NUMAPolicy.LEGACY
 
 
-def test_a_port_is_heard_for_its_own_group_alone() -> None:
+def test_a_port_is_heard_for_its_own_group_alone():
     instance = InstanceInfo.from_api(
         {"uuid": UUID, "port_numa_policies": {"2": "required"}}
     )
@@ -79,7 +77,7 @@ def test_a_port_is_heard_for_its_own_group_alone() -> None:
         assert policies.sources(wanted, handle).effective is policy
 
 
-def test_a_later_call_replaces_the_policies_that_it_has() -> None:
+def test_a_later_call_replaces_the_policies_that_it_has():
     recorded = PolicySources(
         port=NUMAPolicy.SOCKET, group=NUMAPolicy.LEGACY, guest=NUMAPolicy.PREFERRED
     )
@@ -97,9 +95,7 @@ def test_a_later_call_replaces_the_policies_that_it_has() -> None:
 
 @pytest.mark.parametrize("image", [*NUMAPolicy, None])
 @pytest.mark.parametrize("flavor", [*NUMAPolicy, None])
-def test_flavor_and_image_have_to_agree(
-    flavor: NUMAPolicy | None, image: NUMAPolicy | None
-) -> None:
+def test_flavor_and_image_have_to_agree(flavor, image):
     instance = InstanceInfo.from_api(
         {
             "uuid": UUID,
@@ -120,7 +116,7 @@ def test_flavor_and_image_have_to_agree(
 
 @pytest.mark.parametrize("value", ["prefered", "", "REQUIRED", 1, ["required"]])
 @pytest.mark.parametrize("place", ["flavor", "image", "port"])
-def test_what_is_no_policy_is_named_with_its_place(place: str, value: object) -> None:
+def test_what_is_no_policy_is_named_with_its_place(place, value):
     info: dict[str, object] = {"uuid": UUID}
     if place == "image":
         info["image_properties"] = {"hw_pci_numa_affinity_policy": value}
@@ -161,13 +157,7 @@ def pools(nodes: list[int | None]) -> list[DevicePool]:
 @pytest.mark.parametrize(
     ("nodes", "wanted", "cells", "served"), TABLE.values(), ids=TABLE
 )
-def test_a_policy_allows_what_its_row_says(
-    nodes: list[int | None],
-    wanted: int,
-    cells: list[int],
-    served: str,
-    policy: NUMAPolicy,
-) -> None:
+def test_a_policy_allows_what_its_row_says(nodes, wanted, cells, served, policy):
     there = pools(nodes)
     names = frozenset(pool.name for pool in there)
     request = DeviceRequest("r", wanted, names, policy)
@@ -177,7 +167,7 @@ def test_a_policy_allows_what_its_row_says(
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_cell_without_a_socket_takes_all_sockets_away(node: int) -> None:
+def test_a_cell_without_a_socket_takes_all_sockets_away(node):
     host = NUMATopology((*HOST.cells, NUMACell(4)))
     there = pools([node])
     request = DeviceRequest("r", 1, frozenset({"p0"}), SOCKET)

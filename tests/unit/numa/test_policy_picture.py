@@ -2,8 +2,6 @@
 
 """The numbers in the picture of the policies match the selection."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from xml.etree import ElementTree
@@ -75,15 +73,13 @@ def host(drawn: list[Word]) -> NUMATopology:
     return NUMATopology(tuple(cells))
 
 
-def test_each_policy_has_its_part_of_the_picture(words: list[Word]) -> None:
+def test_each_policy_has_its_part_of_the_picture(words):
     heads = {each.text for each in words if each.text in NAMES}
     assert heads == NAMES
 
 
 @pytest.mark.parametrize("policy", NUMAPolicy)
-def test_the_picture_numbers_what_a_guest_may_have(
-    words: list[Word], policy: NUMAPolicy
-) -> None:
+def test_the_picture_numbers_what_a_guest_may_have(words, policy):
     drawn = panel(words, policy)
     topology = host(drawn)
     assert {cell.socket for cell in topology.cells} == {0, 1}

@@ -2,8 +2,6 @@
 
 """``device_spec`` matches devices as Nova's option does, and none by mistake."""
 
-from __future__ import annotations
-
 import json
 import logging
 
@@ -20,6 +18,7 @@ from os_acc.objects.device_spec import (
 )
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from tests.unit import pci_addresses
 
 PF = PciAddress.parse("0000:3b:00.0")
 VF = PciAddress.parse("0000:3b:02.1")
@@ -33,17 +32,9 @@ def function(
     total_vfs: int = 0,
     physfn: PciAddress | None = None,
 ) -> PciFunction:
-    return PciFunction(
-        address=address,
-        identity=PciIdentity(0x8086, product, 0, 0, 0),
-        class_code=0x020000,
-        driver=None,
-        iommu_group=1,
-        numa_node=None,
-        reset_methods=(),
-        physfn=physfn,
-        total_vfs=total_vfs,
-        vfs=(),
+    identity = PciIdentity(0x8086, product, 0, 0, 0)
+    return pci_addresses.function(
+        address, identity=identity, total_vfs=total_vfs, physfn=physfn
     )
 
 
@@ -74,7 +65,7 @@ def tags_of(spec: dict[str, object], at: PciAddress = CARD) -> DeviceTags | None
 # -- matched devices ---------------------------------------------------------
 
 
-def test_nothing_is_claimed_by_default() -> None:
+def test_nothing_is_claimed_by_default():
     assert parse([]).match(HOST[CARD], NETDEVS, HOST) is None
 
 
@@ -102,19 +93,17 @@ SYNTAX = [
 
 
 @pytest.mark.parametrize(("spec", "names"), SYNTAX)
-def test_nova_s_syntax_names_what_it_names_in_nova(
-    spec: object, names: set[PciAddress]
-) -> None:
+def test_nova_s_syntax_names_what_it_names_in_nova(spec, names):
     assert named_by(spec) == names
     assert claimed_by(spec) == names - {VMD}
 
 
-def test_a_regex_is_anchored_at_the_start_only() -> None:
+def test_a_regex_is_anchored_at_the_start_only():
     assert named_by({"address": {"bus": "3"}}) == {PF, VF}
     assert named_by({"address": {"bus": "b"}}) == set()
 
 
-def test_domains_of_more_than_four_digits_can_be_named() -> None:
+def test_domains_of_more_than_four_digits_can_be_named():
     assert named_by({"address": "10000:01:00.0"}) == {VMD}
     assert named_by({"address": {"domain": "1"}}) == {VMD}
 
@@ -127,7 +116,7 @@ def test_domains_of_more_than_four_digits_can_be_named() -> None:
         {"devname": "ens1f0"},
     ],
 )
-def test_a_single_pf_stands_for_its_vfs_as_well(spec: dict[str, object]) -> None:
+def test_a_single_pf_stands_for_its_vfs_as_well(spec):
     assert named_by(spec) == {PF, VF}
     assert claimed_by(spec) == {PF, VF}
 
@@ -135,29 +124,27 @@ def test_a_single_pf_stands_for_its_vfs_as_well(spec: dict[str, object]) -> None
 @pytest.mark.parametrize(
     "spec", [{"address": "0000:3b:00.*"}, {"address": {"bus": "3b", "slot": "00"}}]
 )
-def test_a_pattern_that_only_happens_to_name_one_pf_does_not(
-    spec: dict[str, object],
-) -> None:
+def test_a_pattern_that_only_happens_to_name_one_pf_does_not(spec):
     assert named_by(spec) == {PF}
 
 
-def test_a_regex_in_upper_case_never_matches_a_field() -> None:
+def test_a_regex_in_upper_case_never_matches_a_field():
     fields = {"domain": "0000", "bus": "3B", "slot": "00", "function": "0"}
     assert named_by({"address": fields}) == set()
 
 
-def test_vendor_and_product_are_those_of_the_vf_not_of_its_pf() -> None:
+def test_vendor_and_product_are_those_of_the_vf_not_of_its_pf():
     assert named_by({"address": "0000:3b:00.0", "product_id": "154c"}) == {VF}
 
 
-def test_what_is_no_pf_does_not_stand_for_vfs() -> None:
+def test_what_is_no_pf_does_not_stand_for_vfs():
     plain = HOST | {PF: function(PF)}
     spec = parse(['{"address": "0000:3b:00.0"}'])
     assert spec.match(HOST[VF], NETDEVS, plain) is None
     assert spec.match(HOST[VF], NETDEVS, {}) is None
 
 
-def test_the_first_spec_that_names_a_device_wins() -> None:
+def test_the_first_spec_that_names_a_device_wins():
     spec = parse(
         [
             '{"address": "af:00.0", "resource_class": "FIRST"}',
@@ -173,7 +160,7 @@ def test_the_first_spec_that_names_a_device_wins() -> None:
 
 
 @given(st.builds(PciAddress, *map(st.integers, [0] * 4, [2**32 - 1, 255, 31, 7])))
-def test_every_address_names_itself_and_no_other(address: PciAddress) -> None:
+def test_every_address_names_itself_and_no_other(address):
     spec = parse([json.dumps({"address": str(address)})])
     assert spec.match(function(address), {}, {}) == DeviceTags()
     if address != CARD:
@@ -183,7 +170,7 @@ def test_every_address_names_itself_and_no_other(address: PciAddress) -> None:
 # -- tags --------------------------------------------------------------------
 
 
-def test_a_spec_without_tags_leaves_everything_to_the_plugin() -> None:
+def test_a_spec_without_tags_leaves_everything_to_the_plugin():
     assert tags_of({}) == DeviceTags(None, frozenset(), None, False, False)
 
 
@@ -197,11 +184,11 @@ def test_a_spec_without_tags_leaves_everything_to_the_plugin() -> None:
         ("custom_gpu", "CUSTOM_GPU"),
     ],
 )
-def test_resource_classes_are_normalised_as_in_nova(given_: str, name: str) -> None:
+def test_resource_classes_are_normalised_as_in_nova(given_, name):
     assert tags_of({"resource_class": given_}) == DeviceTags(resource_class=name)
 
 
-def test_traits_are_normalised_as_in_nova() -> None:
+def test_traits_are_normalised_as_in_nova():
     traits = tags_of({"traits": "HW_GPU_API_VULKAN, red-one,CUSTOM_B,hw_nope"})
     assert traits == DeviceTags(
         traits=frozenset(
@@ -211,7 +198,7 @@ def test_traits_are_normalised_as_in_nova() -> None:
 
 
 @pytest.mark.parametrize("policy", list(NUMAPolicy))
-def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
+def test_a_device_has_a_numa_policy(policy):
     assert tags_of({"numa_policy": policy.value}) == DeviceTags(numa_policy=policy)
 
 
@@ -219,13 +206,13 @@ def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
 @pytest.mark.parametrize(
     "tag", ["prebound", "allow_no_reset", "allow_no_erase", "trust_guest_contents"]
 )
-def test_booleans_may_be_text(tag: str, yes: object) -> None:
+def test_booleans_may_be_text(tag, yes):
     assert tags_of({tag: yes}) == DeviceTags(**{tag: True})
     assert tags_of({tag: "false"}) == DeviceTags()
 
 
 @pytest.mark.parametrize("number", [4, "4"])
-def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
+def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number):
     spec = {"address": "0000:3b:00.0", "num_vfs": number, "traits": "x"}
     traits = frozenset({"CUSTOM_X"})
     assert tags_of(spec, PF) == DeviceTags(traits=traits, num_vfs=4)
@@ -303,14 +290,14 @@ QAT = '{"address": "*", "num_vfs": 16, "qat_services": "%s"}'
         ({"address": "*"}, "address"),
     ],
 )
-def test_what_cannot_be_understood_is_named(value: str, named: str) -> None:
+def test_what_cannot_be_understood_is_named(value, named):
     with pytest.raises(exception.InvalidConfiguration) as caught:
         parse(["[]", value])
     assert named in str(caught.value)
 
 
 @pytest.mark.parametrize("values", [None, '{"address": "*"}', 1, {"address": "*"}])
-def test_the_option_is_a_list(values: object) -> None:
+def test_the_option_is_a_list(values):
     with pytest.raises(exception.InvalidConfiguration, match="list"):
         parse(values)
 
@@ -318,7 +305,7 @@ def test_the_option_is_a_list(values: object) -> None:
 # -- Nova's own options ------------------------------------------------------
 
 
-def test_unknown_keys_are_tags_to_nova() -> None:
+def test_unknown_keys_are_tags_to_nova():
     assert claimed_by({"VENDOR_ID": "10de"}) == {PF, VF, CARD}
     assert claimed_by({"address": "af:", "physical_network": "net1"}) == {CARD}
     assert claimed_by({"address": {"func": "1", "bus": "af"}}) == {CARD}
@@ -328,9 +315,7 @@ def test_unknown_keys_are_tags_to_nova() -> None:
 @pytest.mark.parametrize(
     "bad", ["{", "3", '{"vendor_id": 1}', '{"address": "10000:01:00.0.0"}', None]
 )
-def test_what_nova_would_refuse_claims_nothing_and_is_warned_of_once(
-    bad: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nova_would_refuse_claims_nothing_and_is_warned_of_once(bad, caplog):
     with caplog.at_level(logging.WARNING):
         claims = nova_claims([bad, '{"address": "af:00.0"}'])
     assert len(caplog.messages) == 1
@@ -365,7 +350,7 @@ nearly_specs = st.fixed_dictionaries(
 
 
 @given(st.lists(st.text() | (nearly_specs | json_like).map(json.dumps)) | json_like)
-def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values) -> None:
+def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values):
     try:
         spec = parse(values)
     except exception.InvalidConfiguration:
@@ -378,7 +363,7 @@ def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values) -> None:
 
 
 @given(st.lists(json_like | nearly_specs.map(json.dumps)))
-def test_nova_s_values_never_raise(values) -> None:
+def test_nova_s_values_never_raise(values):
     nova_claims(values)
 
 
@@ -402,7 +387,7 @@ def alias(policy: object, product: str = "1572") -> dict[str, object]:
     }
 
 
-def test_the_first_alias_of_a_device_is_heard() -> None:
+def test_the_first_alias_of_a_device_is_heard():
     assert alias_policy() is None
     assert alias_policy(alias("required"), alias("socket")) is NUMAPolicy.REQUIRED
     other = alias("required", product="154c")
@@ -416,16 +401,12 @@ def test_the_first_alias_of_a_device_is_heard() -> None:
         {key: value for key, value in alias("x").items() if key != "numa_policy"},
     ],
 )
-def test_an_alias_that_names_no_device_or_no_policy_says_nothing(
-    silent: dict[str, object],
-) -> None:
+def test_an_alias_that_names_no_device_or_no_policy_says_nothing(silent):
     assert alias_policy(silent) is None
     assert alias_policy(silent, alias("socket")) is NUMAPolicy.SOCKET
 
 
 @pytest.mark.parametrize("bad", [7, alias("near"), alias("socket") | {"vendor_id": 7}])
-def test_an_alias_that_nova_would_refuse_is_ignored(
-    bad: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_alias_that_nova_would_refuse_is_ignored(bad, caplog):
     assert alias_policy(bad, alias("socket")) is NUMAPolicy.SOCKET
     assert "[pci] alias" in caplog.text

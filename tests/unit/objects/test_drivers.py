@@ -2,8 +2,6 @@
 
 """Attributes of XRT's drivers are parsed, or ignored where they are invalid."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,8 +2,6 @@
 
 """Instances and their uuids."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest
@@ -17,7 +15,7 @@ ONE = "0a0b0c0d-1111-4111-8111-111111111111"
 
 
 @given(st.uuids())
-def test_each_usual_form_of_a_uuid_has_one_canonical_form(value: uuid.UUID):
+def test_each_usual_form_of_a_uuid_has_one_canonical_form(value):
     for form in (str(value), str(value).upper(), value.hex, value.hex.upper()):
         assert canonical_uuid(form) == consumer_uuid(form) == str(value)
 
@@ -51,18 +49,18 @@ IMAGE = "5F7DDB2C-2BBE-4E2E-9D0F-3A5E3E0F5A11"
 
 
 @pytest.mark.parametrize("key", ["image_id", "image_ref", "image_uuid"])
-def test_an_image_is_known_by_each_of_its_names(key: str):
+def test_an_image_is_known_by_each_of_its_names(key):
     info = InstanceInfo.from_api({"uuid": ONE, key: IMAGE})
     assert info == InstanceInfo(ONE, image_id=IMAGE)
 
 
 @pytest.mark.parametrize("key", ["project_id", "tenant_id"])
-def test_a_project_is_known_by_each_of_its_names(key: str):
+def test_a_project_is_known_by_each_of_its_names(key):
     assert InstanceInfo.from_api({"uuid": ONE, key: "p"}).project_id == "p"
 
 
 @pytest.mark.parametrize("other", [IMAGE, IMAGE.lower(), "", None])
-def test_two_names_may_have_one_value(other: str | None):
+def test_two_names_may_have_one_value(other):
     info = {"uuid": ONE, "image_id": other, "image_ref": IMAGE, "image_uuid": other}
     found = InstanceInfo.from_api(info).image_id
     assert canonical_uuid(found) == canonical_uuid(IMAGE)
@@ -76,7 +74,7 @@ def test_two_names_may_have_one_value(other: str | None):
         ("project_id", "tenant_id"),
     ],
 )
-def test_two_names_with_two_values_are_refused(first: str, second: str):
+def test_two_names_with_two_values_are_refused(first, second):
     with pytest.raises(InvalidInput) as caught:
         InstanceInfo.from_api({"uuid": ONE, first: IMAGE, second: ONE})
     for part in (first, second, IMAGE, ONE):

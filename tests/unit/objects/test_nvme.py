@@ -2,8 +2,6 @@
 
 """Data structures of NVMe controllers, and the rules for erasing them."""
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 
@@ -57,7 +55,7 @@ def with_controller(**changes: bool) -> NvmeDevice:
     return dataclasses.replace(DRIVE, controller=controller)
 
 
-def test_a_controller_is_parsed() -> None:
+def test_a_controller_is_parsed():
     found = NvmeController.parse(
         page(
             (76, b"\x02"),
@@ -84,14 +82,14 @@ def test_a_controller_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(("oacs", "found"), [(1 << 3, 3 << 64), (0, 0)])
-def test_the_capacity_without_a_namespace_is_parsed(oacs: int, found: int) -> None:
+def test_the_capacity_without_a_namespace_is_parsed(oacs, found):
     """Bytes 296 to 311; reserved without Namespace Management."""
     capacity = (3 << 64).to_bytes(16, "little")
     data = page((256, struct.pack("<H", oacs)), (296, capacity))
     assert NvmeController.parse(data).unallocated == found
 
 
-def test_a_namespace_keeps_its_format() -> None:
+def test_a_namespace_keeps_its_format():
     found = NvmeNamespace.parse(
         3,
         page(
@@ -112,14 +110,14 @@ def test_a_namespace_keeps_its_format() -> None:
     assert found.formatted is None
 
 
-def test_the_progress_of_a_format_is_what_remains() -> None:
+def test_the_progress_of_a_format_is_what_remains():
     running = page((128, struct.pack("<I", 9 << 16)), (32, bytes([0x80 | 25])))
     assert NvmeNamespace.parse(1, running).formatted == 0.75
     idle = page((128, struct.pack("<I", 9 << 16)), (32, b"\x80"))
     assert NvmeNamespace.parse(1, idle).formatted is None
 
 
-def test_lists_end_where_the_specification_ends_them() -> None:
+def test_lists_end_where_the_specification_ends_them():
     assert nvme.parse_namespaces(page((0, struct.pack("<4I", 1, 7, 0, 9)))) == (1, 7)
     every = struct.pack("<1024I", *range(1, 1025))
     assert len(nvme.parse_namespaces(every)) == 1024
@@ -131,14 +129,14 @@ def test_lists_end_where_the_specification_ends_them() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(512), page((0, b"\xff" * 4))])
-def test_nonsense_is_rejected(data: bytes) -> None:
+def test_nonsense_is_rejected(data):
     with pytest.raises(exception.InvalidInput):
         nvme.parse_controllers(data)
     with pytest.raises(exception.InvalidInput):
         nvme.parse_secondaries(data)
 
 
-def test_the_state_of_a_sanitize_operation_is_parsed() -> None:
+def test_the_state_of_a_sanitize_operation_is_parsed():
     running = SanitizeStatus.parse(page((0, b"\x00\x40\x02\x00\x04"), size=512))
     assert (running.is_running, running.progress) == (True, 0.25)
     done = SanitizeStatus.parse(page((0, b"\xff\xff\x01\x01"), size=512))
@@ -157,16 +155,16 @@ def test_the_state_of_a_sanitize_operation_is_parsed() -> None:
         (1, 9, "its spare capacity is below the threshold"),
     ],
 )
-def test_a_fault_is_what_does_not_pass(warning: int, spare: int, fault: str) -> None:
+def test_a_fault_is_what_does_not_pass(warning, spare, fault):
     log = page((0, bytes([warning])), (3, bytes([spare, 10])), size=512)
     assert NvmeHealth.parse(log).fault == fault
 
 
-def test_a_drive_of_its_own_may_be_erased_in_any_way() -> None:
+def test_a_drive_of_its_own_may_be_erased_in_any_way():
     assert allowed(DRIVE) == set(ALL)
 
 
-def test_a_shared_subsystem_is_not_sanitized() -> None:
+def test_a_shared_subsystem_is_not_sanitized():
     for neighbours in (frozenset({7}), None):
         device = dataclasses.replace(DRIVE, neighbours=neighbours)
         assert allowed(device) == set(ALL) - set(SANITIZE)
@@ -174,7 +172,7 @@ def test_a_shared_subsystem_is_not_sanitized() -> None:
     assert allowed(vf) == set(ALL) - set(SANITIZE)
 
 
-def test_an_operation_that_the_controller_lacks_is_not_started() -> None:
+def test_an_operation_that_the_controller_lacks_is_not_started():
     device = with_controller(formats=False, deallocates=False)
     assert allowed(device) == set(SANITIZE)
     assert EraseMethod.FORMAT_CRYPTO not in allowed(
@@ -183,7 +181,7 @@ def test_an_operation_that_the_controller_lacks_is_not_started() -> None:
 
 
 @pytest.mark.parametrize("bit", ["format_reaches_all", "erase_reaches_all"])
-def test_fna_allows_a_format_only_without_neighbours(bit: str) -> None:
+def test_fna_allows_a_format_only_without_neighbours(bit):
     device = with_controller(**{bit: True})
     assert set(FORMATS) <= allowed(device)
     for shared in (
@@ -194,25 +192,25 @@ def test_fna_allows_a_format_only_without_neighbours(bit: str) -> None:
         assert not allowed(shared) & set(FORMATS)
 
 
-def test_a_shared_namespace_is_not_erased() -> None:
+def test_a_shared_namespace_is_not_erased():
     device = dataclasses.replace(DRIVE, shared=(1,), neighbours=frozenset({7}))
     assert allowed(device) == set()
 
 
-def test_only_sanitize_reaches_detached_namespaces() -> None:
+def test_only_sanitize_reaches_detached_namespaces():
     device = dataclasses.replace(DRIVE, unattached=(5,))
     assert allowed(device) == set(SANITIZE)
     # To a VF, they are namespaces of others.
     assert FORMATS[1] in allowed(dataclasses.replace(device, is_vf=True))
 
 
-def test_a_deallocation_has_to_guarantee_what_is_read() -> None:
+def test_a_deallocation_has_to_guarantee_what_is_read():
     unknown = dataclasses.replace(NAMESPACE, read_value=ReadValue.UNKNOWN)
     device = dataclasses.replace(DRIVE, namespaces=(NAMESPACE, unknown))
     assert EraseMethod.DEALLOCATE not in allowed(device)
 
 
-def test_the_first_method_that_is_allowed_is_chosen() -> None:
+def test_the_first_method_that_is_allowed_is_chosen():
     device = dataclasses.replace(DRIVE, neighbours=frozenset({7}))
     choice = choose(device, (EraseMethod.SANITIZE_BLOCK, EraseMethod.FORMAT))
     assert choice.method is EraseMethod.FORMAT

@@ -2,8 +2,6 @@
 
 """Addresses and identities of PCI functions."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

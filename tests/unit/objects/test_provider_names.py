@@ -2,8 +2,6 @@
 
 """The names of providers, and the proof that they belong to os_acc."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

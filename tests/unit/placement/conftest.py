@@ -2,8 +2,6 @@
 
 """Fixtures for the tests of publishing in Placement."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.placement import api_tree, sync

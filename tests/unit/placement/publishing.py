@@ -7,9 +7,11 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from os_acc.exception import ServiceType
 from os_acc.objects import provider_names
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import Publisher, SyncResult
+from tests.expected_errors import has
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS, RecordedNames
 
@@ -26,6 +28,8 @@ def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS)
 
 
 ONE, TWO = capacity(1), capacity(2)
+#: A check of errors for ``pytest.raises``.
+OF_PLACEMENT = has(service=ServiceType.PLACEMENT)
 
 
 class Service:

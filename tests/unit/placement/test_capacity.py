@@ -2,8 +2,6 @@
 
 """Total and reserved follow from the states of devices and leases."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 
 """Traits that follow from the NUMA cells and the region of a device."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -51,7 +49,7 @@ def device(*nodes: int | None, own: int | None = None) -> Device:
         (device(10), {10}),
     ],
 )
-def test_the_cells_of_the_accelerators_are_added(given: Device, cells: set[int]):
+def test_the_cells_of_the_accelerators_are_added(given, cells):
     traits = device_traits.described(given, RecordedState()).traits
     assert device_traits.cells_of(traits) == cells
     assert traits - {"CUSTOM_GOLD"} == {f"CUSTOM_NUMA_CELL_{cell}" for cell in cells}
@@ -68,7 +66,7 @@ def test_the_cells_of_the_accelerators_are_added(given: Device, cells: set[int])
         "HW_NUMA_ROOT",
     ],
 )
-def test_no_other_trait_names_a_cell(trait: str):
+def test_no_other_trait_names_a_cell(trait):
     assert device_traits.cells_of({trait}) == frozenset()
 
 

@@ -2,8 +2,6 @@
 
 """After the loss of the record, no guest starts without its allocated devices."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

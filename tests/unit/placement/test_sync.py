@@ -5,8 +5,6 @@
 The lane ``openstack`` tests the same against Placement itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import socket
@@ -24,7 +22,7 @@ from os_acc.testing import uuid_of
 from tests.expected_errors import has, kind_of
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE, Provider
-from tests.unit.placement.publishing import ONE, TWO, Service, capacity
+from tests.unit.placement.publishing import OF_PLACEMENT, ONE, TWO, Service, capacity
 
 
 def kinds(found):
@@ -191,9 +189,7 @@ def test_a_change_that_fails_once_is_made_up_for(
 
 def test_a_read_that_fails_is_an_error(double, service):
     double.trouble("GET", "in_tree", 500)
-    with pytest.raises(
-        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
-    ):
+    with pytest.raises(exception.ServiceUnavailable, check=OF_PLACEMENT):
         service.sync(ONE)
     assert service.sync(ONE).refused == ()
 
@@ -213,9 +209,7 @@ def test_one_who_never_answers_is_waited_for_until_the_deadline(double):
         service = Service(double, endpoint_override=address)
         began = time.monotonic()
         with pytest.raises(
-            exception.ServiceUnavailable,
-            check=has(service=exception.ServiceType.PLACEMENT),
-            match="in time",
+            exception.ServiceUnavailable, check=OF_PLACEMENT, match="in time"
         ):
             service.sync(ONE, seconds=0.5)
     assert time.monotonic() - began < 60
@@ -235,9 +229,7 @@ def test_what_answers_elsewhere_is_told_as_a_wrong_endpoint(
 def test_what_was_begun_goes_on_after_a_restart(double, service):
     """Both Placement and the service stopped in the middle."""
     double.trouble("PUT", "/inventories", times=99)
-    with pytest.raises(
-        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
-    ):
+    with pytest.raises(exception.ServiceUnavailable, check=OF_PLACEMENT):
         service.sync(ONE, TWO)
     double._troubles.clear()
     assert Service(double, service.record).sync(ONE, TWO).refused == ()

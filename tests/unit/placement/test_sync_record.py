@@ -2,8 +2,6 @@
 
 """A service that publishes uses its record, and survives the record's loss."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -13,11 +11,10 @@ from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedN
 from os_acc.placement.api_tree import KEPT_SECONDS
 from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import uuid_of
-from tests.expected_errors import has
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE
-from tests.unit.placement.publishing import ONE, TWO, Service, capacity
+from tests.unit.placement.publishing import OF_PLACEMENT, ONE, TWO, Service, capacity
 
 
 def test_a_name_is_recorded_before_it_is_published(double, service):
@@ -88,9 +85,7 @@ def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
 def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
     """The service stops before the name is created; another client then creates it."""
     double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
-    with pytest.raises(
-        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
-    ):
+    with pytest.raises(exception.ServiceUnavailable, check=OF_PLACEMENT):
         service.sync(ONE)
     double._troubles.clear()
     double.traits.add("CUSTOM_FAST")
@@ -103,9 +98,7 @@ def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
 
 def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
     double.trouble("POST", "/resource_providers", times=99)
-    with pytest.raises(
-        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
-    ):
+    with pytest.raises(exception.ServiceUnavailable, check=OF_PLACEMENT):
         service.sync(ONE)
     double._troubles.clear()
     Service(double, service.record).sync()

@@ -2,8 +2,6 @@
 
 """Nova's tree is right after plugs, unplugs and failures, and is updated promptly."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 
 """Without an initialized library, no free unit stays on offer, and leases are known."""
 
-from __future__ import annotations
-
 import pytest
 
 import os_acc

@@ -2,8 +2,6 @@
 
 """Plugins of installed distributions: equal names, and plugins that are not enabled."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -64,9 +62,7 @@ def reasons(host: TestHost) -> dict[str, str]:
 # -- equal names ---------------------------------------------------------------
 
 
-def test_plugins_of_two_distributions_with_one_name_are_both_set_aside(
-    bench: TestHost, install: Install
-) -> None:
+def test_plugins_of_two_distributions_with_one_name_are_both_set_aside(bench, install):
     install("acme-one", "1.2", acme=ACME)
     install("acme-two", "0.9", acme="tests.unit.acme:Rival")
     bench.restart()
@@ -77,9 +73,7 @@ def test_plugins_of_two_distributions_with_one_name_are_both_set_aside(
     assert bench.provider(CARD).device.plugin != "acme"
 
 
-def test_devices_of_a_plugin_wait_until_its_name_is_unique_again(
-    bench: TestHost, install: Install
-) -> None:
+def test_devices_of_a_plugin_wait_until_its_name_is_unique_again(bench, install):
     install("acme-one", acme=ACME)
     bench.restart()
     assert bench.provider(CARD).device.plugin == "acme"
@@ -88,13 +82,13 @@ def test_devices_of_a_plugin_wait_until_its_name_is_unique_again(
     assert "acme-two 1.0" in bench.rejected(CARD).detail
 
 
-def test_the_options_of_an_ambiguous_plugin_are_those_of_none(install: Install) -> None:
+def test_the_options_of_an_ambiguous_plugin_are_those_of_none(install):
     install("acme-one", acme=ACME)
     install("acme-two", acme="tests.unit.acme:Rival")
     assert "os_acc_acme" not in dict(loader.list_opts())
 
 
-def test_a_distribution_is_named_with_its_version(install: Install) -> None:
+def test_a_distribution_is_named_with_its_version(install):
     install("acme-one", "1.2", acme=ACME)
     (found,) = loader.installed(["acme"])
     assert (found.conflict, found.sources) == ("", ("acme-one 1.2",))
@@ -103,9 +97,7 @@ def test_a_distribution_is_named_with_its_version(install: Install) -> None:
 # -- plugins that are not enabled -------------------------------------------------
 
 
-def test_a_plugin_that_is_not_enabled_is_not_imported(
-    bench: TestHost, install: Install, tmp_path: Path
-) -> None:
+def test_a_plugin_that_is_not_enabled_is_not_imported(bench, install, tmp_path):
     install("acme", acme=f"{HANGS}:Acme")
     bench.restart(enabled_plugins=["pci"])
     console = Console(bench, tmp_path)
@@ -117,8 +109,8 @@ def test_a_plugin_that_is_not_enabled_is_not_imported(
 
 
 def test_an_enabled_plugin_that_hangs_costs_its_options_alone(
-    install: Install, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    install, gate, monkeypatch
+):
     monkeypatch.setattr(loader, "_LOAD_SECONDS", 0.2)
     install("acme", acme=f"{HANGS}:Acme", other=ACME)
     assert {"os_acc_other", "os_acc"} <= {

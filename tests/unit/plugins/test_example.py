@@ -2,8 +2,6 @@
 
 """The example plugins work when they are installed as by a vendor."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -2,30 +2,20 @@
 
 """Each row of the table of families, by ids and class code alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.objects import qat
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.plugins import pci
+from tests.unit import pci_addresses
 
 ACCELERATOR, NVME, ETHERNET, DISPLAY = 0x120000, 0x010802, 0x020000, 0x030200
 
 
 def function(vendor: int, product: int, class_code: int) -> PciFunction:
-    return PciFunction(
-        address=PciAddress(0x10000, 1, 0, 0),
-        identity=PciIdentity(vendor, product, 0, 0, 0),
-        class_code=class_code,
-        driver=None,
-        iommu_group=None,
-        numa_node=None,
-        reset_methods=(),
-        physfn=None,
-        total_vfs=0,
-        vfs=(),
-    )
+    identity = PciIdentity(vendor, product, 0, 0, 0)
+    address = PciAddress(0x10000, 1, 0, 0)
+    return pci_addresses.function(address, identity=identity, class_code=class_code)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 """Values that a plugin makes check their own types."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -60,14 +57,12 @@ class Traits(frozenset[str]):
         (REJECTED, {"vendor_reason": "old"}, "'old', not a VendorReason"),
     ],
 )
-def test_a_wrong_value_is_refused_where_it_is_made(
-    value: Any, changes: dict[str, Any], rule: str
-) -> None:
+def test_a_wrong_value_is_refused_where_it_is_made(value, changes, rule):
     with pytest.raises(ValueError, match=rule):
         dataclasses.replace(value, **changes)
 
 
-def test_a_text_of_a_derived_type_is_copied() -> None:
+def test_a_text_of_a_derived_type_is_copied():
     """A translation is one."""
     found = dataclasses.replace(REJECTED, detail=Text("model 7"))
     assert type(found.detail) is str

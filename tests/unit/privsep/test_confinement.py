@@ -2,8 +2,6 @@
 
 """A serving helper cannot gain privileges beyond those of its context."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -76,9 +74,7 @@ def may_confine() -> bool:
 
 
 @pytest.mark.parametrize("context", ["base", "inspect", "image"])
-def test_a_module_that_is_not_loaded_is_not_imported(
-    helper: Callable[[str], HostileClient], marker: Path, context: str
-):
+def test_a_module_that_is_not_loaded_is_not_imported(helper, marker, context):
     client = helper(context)
     for name in ("antigravity.x", "this.s", "idlelib.run.main", "no_such_module.x"):
         kind, error, arguments, *_ = client.call(name)
@@ -89,15 +85,11 @@ def test_a_module_that_is_not_loaded_is_not_imported(
     assert not marker.exists()
 
 
-def test_a_step_of_a_vendor_has_what_its_context_preloads(
-    helper: Callable[[str], HostileClient],
-):
+def test_a_step_of_a_vendor_has_what_its_context_preloads(helper):
     assert helper(f"{VENDOR}.context").call(f"{VENDOR}.hue")[0] == RETURNED
 
 
-def test_a_step_of_a_vendor_cannot_import_anything_else(
-    helper: Callable[[str], HostileClient], marker: Path
-):
+def test_a_step_of_a_vendor_cannot_import_anything_else(helper, marker):
     client = helper(f"{VENDOR}.context")
     kind, error, arguments, *_ = client.call(f"{VENDOR}.undeclared")
     assert (kind, error) == (REFUSED, "builtins.ImportError")
@@ -106,7 +98,7 @@ def test_a_step_of_a_vendor_cannot_import_anything_else(
     assert not marker.exists()
 
 
-def test_the_environment_is_cleaned(helper: Callable[[str], HostileClient]):
+def test_the_environment_is_cleaned(helper):
     kind, found = helper(f"{VENDOR}.context").call(f"{VENDOR}.environment")
     assert kind == RETURNED
     assert found["PATH"] == "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -116,9 +108,7 @@ def test_the_environment_is_cleaned(helper: Callable[[str], HostileClient]):
 
 
 @pytest.mark.parametrize("context", ["base", "inspect", "image"])
-def test_the_kernel_gives_no_privileges_any_more(
-    helper: Callable[[str], HostileClient], context: str
-):
+def test_the_kernel_gives_no_privileges_any_more(helper, context):
     found = status(Path(f"/proc/{helper(context).pid}/status").read_text())
     # A helper in tests keeps no capability; see os_acc.testing.helper.
     expected = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapAmb"), 0)
@@ -128,9 +118,7 @@ def test_the_kernel_gives_no_privileges_any_more(
     assert found["NoNewPrivs"] == "1"
 
 
-def test_a_program_that_a_helper_starts_has_no_privileges_either(
-    helper: Callable[[str], HostileClient],
-):
+def test_a_program_that_a_helper_starts_has_no_privileges_either(helper):
     kind, text = helper(f"{VENDOR}.context").call(f"{VENDOR}.status_of_a_program")
     assert kind == RETURNED
     found = status(text)
@@ -147,7 +135,7 @@ def configured() -> Iterator[None]:
     cfg.CONF.clear_override("capabilities", group="os_acc_inspect")
 
 
-def test_a_configuration_takes_capabilities_away_and_adds_none(configured: None):
+def test_a_configuration_takes_capabilities_away_and_adds_none(configured):
     reading, writing = socket.socketpair()
     with reading, writing:
         daemon = root_process.Daemon(comm.ServerChannel(reading), privsep.inspect)

@@ -2,8 +2,6 @@
 
 """Contexts keep only the capabilities that they need, and start as the user may."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil

@@ -2,8 +2,6 @@
 
 """No function leaves its driver while the host uses a disk of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -96,8 +94,8 @@ def take(kernel: FakeKernel, *addresses: PciAddress) -> list[CallResult]:
     ],
 )
 def test_a_disk_that_a_kernel_client_has_open_keeps_its_driver(
-    kernel: FakeKernel, address: PciAddress, client_of: str, disk: str
-) -> None:
+    kernel, address, client_of, disk
+):
     kernel.claim(client_of)
     before = kernel.writes()
     refused = CallResult(Outcome.IN_USE, errno.EBUSY, pci_functions.DISK, disk)
@@ -109,9 +107,7 @@ def test_a_disk_that_a_kernel_client_has_open_keeps_its_driver(
 
 
 @pytest.mark.parametrize("order", [(HBA, SECOND), (SECOND, HBA)])
-def test_no_function_is_changed_before_the_disks_of_all_are_claimed(
-    kernel: FakeKernel, order: tuple[PciAddress, ...]
-) -> None:
+def test_no_function_is_changed_before_the_disks_of_all_are_claimed(kernel, order):
     kernel.claim("sdl", "an LIO target")
     before = kernel.writes()
     found = dict(zip(order, take(kernel, *order), strict=True))
@@ -124,8 +120,8 @@ def test_no_function_is_changed_before_the_disks_of_all_are_claimed(
 
 
 def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
-    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kernel, monkeypatch
+):
     """A client that comes in the middle of a call finds no disk to open."""
     unbind, refused = pci_functions.unbind, Path(kernel.root, "refused")
 
@@ -149,9 +145,7 @@ def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
     ]
 
 
-def test_a_node_that_root_cannot_open_counts_as_in_use(
-    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_root_cannot_open_counts_as_in_use(kernel, monkeypatch):
     def refuse(path: str, device: str, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
@@ -162,13 +156,13 @@ def test_a_node_that_root_cannot_open_counts_as_in_use(
     )
 
 
-def test_a_function_on_its_driver_is_not_touched(kernel: FakeKernel) -> None:
+def test_a_function_on_its_driver_is_not_touched(kernel):
     """Its record is written; that needs no disk."""
     pci_functions.rebind(DRIVE, "vfio-pci")
     assert take(kernel, DRIVE) == [OK]
 
 
-def test_no_step_takes_a_disk_from_its_client(kernel: FakeKernel) -> None:
+def test_no_step_takes_a_disk_from_its_client(kernel):
     kernel.claim("nvme1n1")
     before = kernel.writes()
     with pytest.raises(CallRefused):
@@ -178,9 +172,7 @@ def test_no_step_takes_a_disk_from_its_client(kernel: FakeKernel) -> None:
     assert kernel.writes() == before
 
 
-def test_a_release_keeps_a_disk_that_the_host_took_meanwhile(
-    kernel: FakeKernel,
-) -> None:
+def test_a_release_keeps_a_disk_that_the_host_took_meanwhile(kernel):
     """An operator bound the function to its driver before it was given back."""
     pci_functions.rebind(DRIVE, "vfio-pci")
     assert take(kernel, DRIVE) == [OK]

@@ -42,23 +42,23 @@ def is_untouched(host: FpgaHost, address: str = CARD) -> bool:
 # -- success ------------------------------------------------------------------
 
 
-def test_exactly_the_payload_arrives_and_what_is_there_is_read_back(host: FpgaHost):
+def test_exactly_the_payload_arrives_and_what_is_there_is_read_back(host):
     assert host.program() == DONE
     assert host.ioctls() == [PROGRAMMED]
     assert host.functions() == [WANTED]
 
 
-def test_one_port_is_programmed_and_the_other_left_alone(host: FpgaHost):
+def test_one_port_is_programmed_and_the_other_left_alone(host):
     assert host.program(PORTED, number=1) == DONE
     assert host.functions(PORTED) == [DFL_FUNCTION, WANTED]
 
 
-def test_the_image_says_how_it_is_hashed(host: FpgaHost):
+def test_the_image_says_how_it_is_hashed(host):
     digest = host.add(HEAD + PAYLOAD + TAIL, "sha3_512")
     assert host.program(digest=digest) == DONE
 
 
-def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
+def test_the_last_byte_is_still_in_the_image(host):
     digest = host.add(PAYLOAD)
     size = len(PAYLOAD)
     answer = host.program(digest=digest, offset=0, size=size + 1)
@@ -68,7 +68,7 @@ def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
     assert host.ioctls() == [PROGRAMMED]
 
 
-def test_the_nodes_are_free_again(host: FpgaHost):
+def test_the_nodes_are_free_again(host):
     assert host.program() == DONE
     for node in ("dfl-fme.0", "dfl-port.0"):
         device = f"sys/bus/platform/devices/{node}/dev"
@@ -79,7 +79,7 @@ def test_the_nodes_are_free_again(host: FpgaHost):
 # -- refusals -----------------------------------------------------------------
 
 
-def test_a_file_that_is_not_what_its_name_says_is_not_programmed(host: FpgaHost):
+def test_a_file_that_is_not_what_its_name_says_is_not_programmed(host):
     altered = HEAD + PAYLOAD[:-1] + b"\0" + TAIL
     host.file().write_bytes(altered)
     answer = host.program()
@@ -88,26 +88,26 @@ def test_a_file_that_is_not_what_its_name_says_is_not_programmed(host: FpgaHost)
     assert is_untouched(host)
 
 
-def test_another_interface_never_reaches_the_kernel(host: FpgaHost):
+def test_another_interface_never_reaches_the_kernel(host):
     answer = host.program(interface_id=WANTED)
     assert answer == CallResult(Outcome.CHANGED, 0, "compat_id", DFL_INTERFACE)
     assert is_untouched(host)
 
 
 @pytest.mark.parametrize("address", [FIXED, SILENT])
-def test_a_card_without_an_interface_is_not_programmed(host: FpgaHost, address: str):
+def test_a_card_without_an_interface_is_not_programmed(host, address):
     answer = host.program(address)
     assert answer == CallResult(Outcome.REFUSED, errno.ENOENT, "compat_id")
     assert is_untouched(host, address)
 
 
-def test_a_port_that_is_not_there_is_not_programmed(host: FpgaHost):
+def test_a_port_that_is_not_there_is_not_programmed(host):
     answer = host.program(number=1)
     assert answer == CallResult(Outcome.REFUSED, errno.ENODEV, "port", "1")
     assert is_untouched(host)
 
 
-def test_another_card_at_the_address_is_not_programmed(host: FpgaHost):
+def test_another_card_at_the_address_is_not_programmed(host):
     identity = host.identity(CARD)
     host.kernel.swap(CARD, (0x8086, 0x0B30))
     answer = host.program(identity=identity)
@@ -116,7 +116,7 @@ def test_another_card_at_the_address_is_not_programmed(host: FpgaHost):
 
 
 def test_a_card_that_is_replaced_while_it_is_programmed_may_hold_anything(
-    host: FpgaHost, monkeypatch
+    host, monkeypatch
 ):
     write = fpga._write
 
@@ -128,7 +128,7 @@ def test_a_card_that_is_replaced_while_it_is_programmed_may_hold_anything(
     assert host.program() == CallResult(Outcome.REFUSED, errno.ENODEV, "programming")
 
 
-def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
+def test_what_is_gone_gets_no_lock_file(host):
     identity = host.identity(CARD)
     host.kernel.hot_unplug(CARD)
     answer = host.program(identity=identity)
@@ -136,13 +136,13 @@ def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
     assert not os.path.exists(host.kernel.path("run/os_acc"))
 
 
-def test_a_card_that_a_guest_has_is_not_programmed(host: FpgaHost):
+def test_a_card_that_a_guest_has_is_not_programmed(host):
     assert host.take(CARD) == OK
     answer = host.program()
     assert answer == CallResult(Outcome.CHANGED, 0, "driver", "vfio-pci")
 
 
-def test_an_older_call_is_refused(host: FpgaHost):
+def test_an_older_call_is_refused(host):
     assert host.program() == DONE
     answer = host.program(epoch=0)
     assert (answer.outcome, answer.step) == (Outcome.STALE, "lock")
@@ -152,7 +152,7 @@ def test_an_older_call_is_refused(host: FpgaHost):
 @pytest.mark.parametrize(
     ("node", "step"), [("dfl-port.0", "port"), ("dfl-fme.0", "fme")]
 )
-def test_what_somebody_has_open_is_not_programmed(host: FpgaHost, node: str, step: str):
+def test_what_somebody_has_open_is_not_programmed(host, node, step):
     host.kernel.open_node(node)
     assert host.program() == CallResult(Outcome.IN_USE, errno.EBUSY, step)
     assert is_untouched(host)
@@ -160,7 +160,7 @@ def test_what_somebody_has_open_is_not_programmed(host: FpgaHost, node: str, ste
     assert host.program() == DONE
 
 
-def test_the_node_of_something_else_is_not_opened(host: FpgaHost):
+def test_the_node_of_something_else_is_not_opened(host):
     node = Path(host.kernel.path("dev/dfl-fme.0"))
     node.chmod(0o600)
     node.write_text("1:3\n")
@@ -179,9 +179,7 @@ def test_the_node_of_something_else_is_not_opened(host: FpgaHost):
         (),
     ],
 )
-def test_an_error_of_the_hardware_carries_what_the_manager_reports(
-    host: FpgaHost, errors: tuple[str, ...]
-):
+def test_an_error_of_the_hardware_carries_what_the_manager_reports(host, errors):
     host.kernel.fail_programming(CARD, *errors)
     answer = host.program()
     report = "\n".join(errors)
@@ -189,9 +187,7 @@ def test_an_error_of_the_hardware_carries_what_the_manager_reports(
     assert host.functions() == [None]
 
 
-def test_a_report_that_cannot_be_read_hides_no_failure(
-    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_report_that_cannot_be_read_hides_no_failure(host, monkeypatch):
     def unreadable(path: str) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
@@ -200,7 +196,7 @@ def test_a_report_that_cannot_be_read_hides_no_failure(
     assert host.program() == CallResult(Outcome.REFUSED, errno.EIO, "programming")
 
 
-def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
+def test_a_card_that_never_completes_reports_nothing(host):
     host.kernel.fail_programming(CARD, "reconfig CRC error")
     host.program()
     host.kernel.fail_programming(CARD, error=errno.ETIMEDOUT)
@@ -209,7 +205,7 @@ def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
     assert answer == CallResult(Outcome.REFUSED, errno.ETIMEDOUT, "programming")
 
 
-def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
+def test_the_next_one_after_a_failure_begins_anew_with_the_card(host):
     host.kernel.fail_programming(CARD)
     host.program()
     assert host.program() == DONE
@@ -220,7 +216,7 @@ def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
     assert host.kernel.state(CARD).driver_override is None
 
 
-def test_no_other_driver_has_a_card_that_is_begun_anew(host: FpgaHost):
+def test_no_other_driver_has_a_card_that_is_begun_anew(host):
     prefer(host.kernel, "bochs-drm", CARD)
     host.kernel.fail_programming(CARD, "reconfig CRC error")
     host.program()
@@ -228,7 +224,7 @@ def test_no_other_driver_has_a_card_that_is_begun_anew(host: FpgaHost):
     assert set(host.kernel.drivers(CARD)) == {"dfl-pci"}
 
 
-def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHost):
+def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host):
     host.kernel.fail_programming(PORTED)
     host.program(PORTED)
     host.kernel.open_node("dfl-port.3")
@@ -238,7 +234,7 @@ def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHo
     assert host.program(PORTED) == DONE
 
 
-def test_a_card_that_has_vfs_is_not_begun_anew(host: FpgaHost):
+def test_a_card_that_has_vfs_is_not_begun_anew(host):
     host.kernel.fail_programming(PORTED)
     host.program(PORTED, number=1)
     host.release(1)
@@ -247,7 +243,7 @@ def test_a_card_that_has_vfs_is_not_begun_anew(host: FpgaHost):
     assert answer == CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "1")
 
 
-def test_a_card_that_does_not_come_back_is_told(host: FpgaHost):
+def test_a_card_that_does_not_come_back_is_told(host):
     host.kernel.fail_programming(CARD)
     host.program()
     host.kernel.ignore(CARD, "drivers_probe")
@@ -255,33 +251,29 @@ def test_a_card_that_does_not_come_back_is_told(host: FpgaHost):
 
 
 @pytest.mark.parametrize("error", [errno.ENOMEM, errno.EINVAL])
-def test_any_error_of_the_ioctl_leaves_the_port_unknown(host: FpgaHost, error: int):
+def test_any_error_of_the_ioctl_leaves_the_port_unknown(host, error):
     host.kernel.fail(CARD, "program", error)
     assert host.program() == CallResult(Outcome.REFUSED, error, "programming")
 
 
-def test_a_card_that_programs_itself_is_in_use(host: FpgaHost):
+def test_a_card_that_programs_itself_is_in_use(host):
     host.kernel.fail(CARD, "program", errno.EBUSY)
     assert host.program() == CallResult(Outcome.IN_USE, errno.EBUSY, "fme")
     assert host.functions() == [DFL_FUNCTION]
 
 
-def test_a_card_that_lies_is_seen_by_what_it_holds(host: FpgaHost):
+def test_a_card_that_lies_is_seen_by_what_it_holds(host):
     host.kernel.ignore(CARD, "program")
     assert host.program() == CallResult(Outcome.OK, 0, "", DFL_FUNCTION)
 
 
-def test_a_function_that_cannot_be_read_back_is_no_success(
-    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_function_that_cannot_be_read_back_is_no_success(host):
     digest = host.add(HEAD + bytes(len(PAYLOAD)))
     answer = host.program(digest=digest)
     assert answer == CallResult(Outcome.NO_EFFECT, 0, "programming")
 
 
-def test_nothing_is_begun_once_the_time_is_up(
-    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_is_begun_once_the_time_is_up(host, monkeypatch):
     times = iter([0.0, 0.0, 100.0])
     monkeypatch.setattr(images.time, "monotonic", lambda: next(times, 100.0))
     assert host.program(milliseconds=10_000).errno == errno.ETIMEDOUT
@@ -292,9 +284,7 @@ def test_nothing_is_begun_once_the_time_is_up(
 
 
 @pytest.mark.parametrize("node", ["dfl-port.0", "dfl-fme.0"])
-def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
-    host: FpgaHost, node: str
-):
+def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(host, node):
     # The kernel would kill a process that closes a port without a driver.
     host.kernel.open_node(node)
     assert host.take(CARD) == CallResult(Outcome.IN_USE, errno.EBUSY, node)
@@ -303,7 +293,7 @@ def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
     assert host.take(CARD) == OK
 
 
-def test_nor_is_it_given_to_another_driver(host: FpgaHost):
+def test_nor_is_it_given_to_another_driver(host):
     host.kernel.open_node("dfl-port.0")
     answer = host.give_back(CARD, "")
     assert answer == CallResult(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
@@ -312,7 +302,7 @@ def test_nor_is_it_given_to_another_driver(host: FpgaHost):
     assert not host.kernel.writes()
 
 
-def test_a_card_that_comes_back_has_its_nodes_again(host: FpgaHost):
+def test_a_card_that_comes_back_has_its_nodes_again(host):
     assert host.program() == DONE
     assert host.take(CARD) == OK
     assert host.give_back(CARD, "dfl-pci") == OK

@@ -42,7 +42,7 @@ def unfit(digest: Digest = DIGEST, seconds: float = 60) -> CallResult:
     return caught.value.result
 
 
-def test_what_was_hashed_is_what_is_held(cache: Path):
+def test_what_was_hashed_is_what_is_held(cache):
     with sealed() as image:
         # Later changes of the file make no difference.
         (cache / DIGEST.file_name).write_bytes(b"something else")
@@ -50,18 +50,14 @@ def test_what_was_hashed_is_what_is_held(cache: Path):
         assert os.pread(image.fd, image.size, 0) == DATA
 
 
-def test_a_file_of_many_pieces_is_held_whole(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_of_many_pieces_is_held_whole(cache, monkeypatch):
     monkeypatch.setattr(images, "_CHUNK", 7)
     with sealed() as image:
         assert os.pread(image.fd, image.size + 1, 0) == DATA
 
 
 @pytest.mark.parametrize("place", [0, len(DATA) - 1])
-def test_no_piece_of_a_file_is_believed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, place: int
-):
+def test_no_piece_of_a_file_is_believed(cache, monkeypatch, place):
     monkeypatch.setattr(images, "_CHUNK", 7)
     altered = bytearray(DATA)
     altered[place] ^= 1
@@ -71,7 +67,7 @@ def test_no_piece_of_a_file_is_believed(
     assert error.observed == hashlib.sha512(altered).hexdigest()
 
 
-def test_nobody_can_change_it(cache: Path):
+def test_nobody_can_change_it(cache):
     with sealed() as image:
         for change in (
             lambda fd: os.pwrite(fd, b"x", 0),
@@ -114,9 +110,7 @@ class BusyKernel:
         return self._fcntl(fd, command, argument)
 
 
-def test_a_kernel_that_is_not_ready_to_seal_is_asked_again(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_kernel_that_is_not_ready_to_seal_is_asked_again(cache, monkeypatch):
     BusyKernel(monkeypatch, seconds=1)
     with images.sealed(DIGEST, 60) as image:
         assert os.pread(image.fd, image.size, 0) == DATA
@@ -124,40 +118,33 @@ def test_a_kernel_that_is_not_ready_to_seal_is_asked_again(
             os.pwrite(image.fd, b"x", 0)
 
 
-def test_what_cannot_be_sealed_in_time_is_not_programmed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_be_sealed_in_time_is_not_programmed(cache, monkeypatch):
     BusyKernel(monkeypatch, seconds=61)
     with pytest.raises(CallRefused) as caught, images.sealed(DIGEST, 60):
         raise AssertionError("it was taken")
-    assert (caught.value.result.errno, caught.value.result.step) == (
-        errno.EBUSY,
-        "image",
-    )
+    result = caught.value.result
+    assert (result.errno, result.step) == (errno.EBUSY, "image")
 
 
-def test_it_is_given_up_after_use(cache: Path):
+def test_it_is_given_up_after_use(cache):
     with sealed() as image:
         pass
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(image.fd)
 
 
-def test_a_name_under_another_algorithm_is_another_file(cache: Path):
+def test_a_name_under_another_algorithm_is_another_file(cache):
     other = Digest("sha256", hashlib.sha256(DATA).hexdigest())
-    assert (unfit(other).errno, unfit(other).step) == (
-        errno.ENOENT,
-        "image",
-    )
+    assert (unfit(other).errno, unfit(other).step) == (errno.ENOENT, "image")
 
 
-def test_links_are_not_followed(cache: Path, tmp_path: Path):
+def test_links_are_not_followed(cache):
     (cache / DIGEST.file_name).rename(cache / "elsewhere")
     (cache / DIGEST.file_name).symlink_to(cache / "elsewhere")
     assert unfit().errno == errno.ELOOP
 
 
-def test_the_directory_is_no_link_either(cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_directory_is_no_link_either(cache, monkeypatch):
     link = cache / "link"
     link.symlink_to(cache, target_is_directory=True)
     monkeypatch.setattr(images, "directory", lambda: str(link))
@@ -165,16 +152,14 @@ def test_the_directory_is_no_link_either(cache: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_makes_nobody_wait(cache: Path, make):
+def test_what_is_no_file_makes_nobody_wait(cache, make):
     (cache / DIGEST.file_name).unlink()
     make(cache / DIGEST.file_name)
     error = unfit()
     assert (error.errno, error.step) == (errno.EINVAL, "image")
 
 
-def test_an_image_has_a_size_that_memory_can_hold(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_image_has_a_size_that_memory_can_hold(cache, monkeypatch):
     monkeypatch.setattr(images, "SIZE_LIMIT", len(DATA))
     with sealed():
         pass
@@ -183,11 +168,11 @@ def test_an_image_has_a_size_that_memory_can_hold(
     assert (error.errno, error.step) == (errno.EFBIG, "image")
 
 
-def test_it_is_not_read_for_longer_than_there_is_time(cache: Path):
+def test_it_is_not_read_for_longer_than_there_is_time(cache):
     assert unfit(seconds=0).errno == errno.ETIMEDOUT
 
 
-def test_a_host_without_memory_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_host_without_memory_is_told(cache, monkeypatch):
     def memfd_create(_name: str, _flags: int) -> int:
         raise OSError(errno.ENOMEM, "none left")
 
@@ -207,13 +192,13 @@ def configured(tmp_path: Path):
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
 
 
-def test_the_helper_knows_the_directory_by_itself(configured, tmp_path: Path):
+def test_the_helper_knows_the_directory_by_itself(configured, tmp_path):
     configured(str(tmp_path))
     assert images.directory() == f"{tmp_path}/bitstreams"
 
 
 @pytest.mark.parametrize("text", ["", "relative/path", "$none_such/x"])
-def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
+def test_a_directory_that_is_not_told_is_an_error(configured, text):
     configured(text)
     with pytest.raises(CallRefused):
         images.directory()

@@ -2,8 +2,6 @@
 
 """Access to the real kernel opens only the intended files and nodes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

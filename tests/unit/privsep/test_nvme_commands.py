@@ -2,8 +2,6 @@
 
 """The admin commands of the privileged side, and the lists that it reads."""
 
-from __future__ import annotations
-
 import errno
 import struct
 
@@ -30,13 +28,13 @@ class PagedQueue(AdminQueue):
         return page.ljust(4096, b"\0")
 
 
-def test_lists_are_read_to_their_end() -> None:
+def test_lists_are_read_to_their_end():
     queue = PagedQueue("/dev/nvme0", "240:0")
     assert queue.allocated() == tuple(range(1, 1501))
     assert [each.number for each in queue.secondaries()] == [*range(300)]
 
 
-def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_end_is_refused(monkeypatch):
     page = struct.pack("<1024I", *range(1, 1025))
     full = bytes([127]).ljust(4096, b"\0")
     most = struct.pack("<2048H", 2047, *range(2047))
@@ -52,9 +50,7 @@ def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert caught.value.errno == errno.EOVERFLOW
 
 
-def test_a_command_reaches_one_namespace_for_as_long_as_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_reaches_one_namespace_for_as_long_as_it_takes(monkeypatch):
     sent: list[tuple[int, ...]] = []
 
     def nvme_admin(

@@ -2,8 +2,6 @@
 
 """The data of namespaces that a guest has detached or deleted, on simulated drives."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +37,7 @@ def kernel_after_deletion(
         yield kernel
 
 
-def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
+def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path):
     spec = NvmeSpec((), unattached=(5,), oacs=1 << 1 | MANAGES)
     with (
         kernel_with(tmp_path, spec).installed(),
@@ -48,9 +46,7 @@ def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> N
         erasing.erase(DRIVE, LEASE, FORMAT)
 
 
-def test_the_data_of_a_deleted_namespace_is_not_forgotten(
-    kernel_after_deletion: FakeKernel,
-) -> None:
+def test_the_data_of_a_deleted_namespace_is_not_forgotten(kernel_after_deletion):
     """Its guest has deleted the namespace, and perhaps made a small one."""
     for methods in (CRYPTO_FORMAT, FORMAT, (EraseMethod.DEALLOCATE,)):
         with pytest.raises(OSError, match="it has capacity without a namespace"):
@@ -64,16 +60,14 @@ def test_the_data_of_a_deleted_namespace_is_not_forgotten(
     assert erasing.erase(DRIVE, LEASE, methods) == 1.0
 
 
-def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
+def test_a_drive_without_namespaces_is_sanitized(tmp_path):
     with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
         kernel.advance_sanitize(DRIVE, 1.0)
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
 
 
-def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
-    tmp_path: Path,
-) -> None:
+def test_a_drive_without_namespaces_needs_a_method_before_a_plug(tmp_path):
     with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
         # Without Namespace Management a guest can delete none.
         with pytest.raises(OSError, match="does not support Format"):
@@ -83,8 +77,8 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
 
 
 def test_a_blank_drive_is_not_sanitized_by_a_number_that_another_drive_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """No disk of a blank drive is open, which would keep the number."""
     with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
         sanitize = AdminQueue.sanitize

@@ -5,8 +5,6 @@
 Their samples prove that they are erased, or that they are not.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -84,9 +82,7 @@ def wait_until_free() -> None:
         time.sleep(0.01)
 
 
-def test_the_disks_are_claimed_from_the_first_call_to_the_last(
-    fake: FakeKernel,
-) -> None:
+def test_the_disks_are_claimed_from_the_first_call_to_the_last(fake):
     assert claimed(fake) == []
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
@@ -100,9 +96,7 @@ def test_the_disks_are_claimed_from_the_first_call_to_the_last(
     assert claimed(fake) == []
 
 
-def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
-    fake: FakeKernel,
-) -> None:
+def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     disks.end_keeper(DRIVE)
     assert claimed(fake) == []
@@ -110,9 +104,7 @@ def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
     assert claimed(fake) == [1, 2]
 
 
-def test_a_process_that_cannot_be_started_costs_no_erasure(
-    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_be_started_costs_no_erasure(fake, monkeypatch):
     def refuse(*_arguments: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -124,9 +116,7 @@ def test_a_process_that_cannot_be_started_costs_no_erasure(
     assert claimed(fake) == [1, 2]
 
 
-def test_a_host_that_writes_before_the_last_claim_is_noticed(
-    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_writes_before_the_last_claim_is_noticed(fake, monkeypatch):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     fake.advance_sanitize(DRIVE, 1.0)
     end = disks.end_keeper
@@ -140,9 +130,7 @@ def test_a_host_that_writes_before_the_last_claim_is_noticed(
         erasing.erase(DRIVE, LEASE, SANITIZE)
 
 
-def test_a_keeper_that_ends_by_itself_is_not_missed(
-    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_keeper_that_ends_by_itself_is_not_missed(fake, monkeypatch):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     write = os.write
 
@@ -156,7 +144,7 @@ def test_a_keeper_that_ends_by_itself_is_not_missed(
     assert claimed(fake) == []
 
 
-def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> None:
+def test_an_operation_and_the_claims_go_on_after_a_reboot(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     # A reboot ends all processes, and clears /run.
     disks.end_keeper(DRIVE)
@@ -170,9 +158,7 @@ def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> N
     assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
-    fake: FakeKernel,
-) -> None:
+def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     disks.end_keeper(DRIVE)
     taken = open_all(fake)
@@ -186,7 +172,7 @@ def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
 
 
-def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
+def test_a_keeper_of_other_disks_does_not_count(fake):
     # It has those of before a hot unplug.
     disks.start_keeper(DRIVE, LEASE, ())
     erasing.read_note(DRIVE, LEASE).update(kept="259:98 259:99")
@@ -198,22 +184,20 @@ def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
     assert erasing.read_note(DRIVE, LEASE).kept == kept
 
 
-def test_the_disks_are_free_once_the_record_has_ended(fake: FakeKernel) -> None:
+def test_the_disks_are_free_once_the_record_has_ended(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     record.remove(DRIVE)
     wait_until_free()
     assert claimed(fake) == []
 
 
-def test_the_keeper_ends_with_the_record_of_its_own_lease(fake: FakeKernel) -> None:
+def test_the_keeper_ends_with_the_record_of_its_own_lease(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     put_on_record(DRIVE, NEXT)
     wait_until_free()
 
 
-def test_a_sanitize_operation_that_failed_leaves_the_disks_free(
-    fake: FakeKernel,
-) -> None:
+def test_a_sanitize_operation_that_failed_leaves_the_disks_free(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     fake.fail_sanitize(DRIVE)
     with pytest.raises(OSError, match="sanitize operation ended"):
@@ -221,16 +205,14 @@ def test_a_sanitize_operation_that_failed_leaves_the_disks_free(
     assert claimed(fake) == []
 
 
-def test_another_method_gets_the_disks_of_the_keeper(fake: FakeKernel) -> None:
+def test_another_method_gets_the_disks_of_the_keeper(fake):
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     fake.advance_sanitize(DRIVE, 1.0)
     assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
     assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(
-    fake: FakeKernel,
-) -> None:
+def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(fake):
     pci_functions.rebind(DRIVE, "vfio-pci")
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert not disks.has_keeper(DRIVE)
@@ -254,13 +236,13 @@ def verify(
 
 
 @pytest.mark.parametrize("method", [EraseMethod.FORMAT, EraseMethod.DEALLOCATE])
-def test_data_in_the_last_block_is_found(tmp_path: Path, method: EraseMethod) -> None:
+def test_data_in_the_last_block_is_found(tmp_path, method):
     data = bytes(SIZE - 4096) + b"data of a guest." * 256
     with pytest.raises(OSError, match="still shows data"):
         verify(tmp_path / "disk", method, data, data)
 
 
-def test_a_deallocated_block_reads_as_the_namespace_states(tmp_path: Path) -> None:
+def test_a_deallocated_block_reads_as_the_namespace_states(tmp_path):
     data, ones = os.urandom(SIZE), b"\xff" * SIZE
     verify(tmp_path / "disk", EraseMethod.DEALLOCATE, data, bytes(SIZE))
     # Format NVM may fill with ones as well.
@@ -269,9 +251,7 @@ def test_a_deallocated_block_reads_as_the_namespace_states(tmp_path: Path) -> No
         verify(tmp_path / "disk", EraseMethod.DEALLOCATE, data, ones)
 
 
-def test_a_block_that_cannot_be_read_proves_only_a_cryptographic_erase(
-    tmp_path: Path,
-) -> None:
+def test_a_block_that_cannot_be_read_proves_only_a_cryptographic_erase(tmp_path):
     data, half = os.urandom(SIZE), SIZE // 2
     verify(tmp_path / "disk", EraseMethod.FORMAT_CRYPTO, data, os.urandom(SIZE), half)
     with pytest.raises(OSError, match="cannot be read"):

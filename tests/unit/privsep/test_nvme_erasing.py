@@ -2,13 +2,10 @@
 
 """Privileged steps that erase NVMe functions, on simulated controllers."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,7 +42,7 @@ from tests.unit.privsep.nvme_drives import (
 )
 
 
-def test_a_format_erases_all_namespaces(tmp_path: Path) -> None:
+def test_a_format_erases_all_namespaces(tmp_path):
     with kernel_with(tmp_path, NvmeSpec((1, 2))).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
         assert kernel.read_medium(DRIVE, 1) == ZEROES
@@ -53,7 +50,7 @@ def test_a_format_erases_all_namespaces(tmp_path: Path) -> None:
         assert not is_marked(kernel, DRIVE)
 
 
-def test_an_erased_drive_is_not_erased_again_for_the_same_lease(tmp_path: Path) -> None:
+def test_an_erased_drive_is_not_erased_again_for_the_same_lease(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
         kernel.write_medium(DRIVE, 1, DATA)
@@ -63,7 +60,7 @@ def test_an_erased_drive_is_not_erased_again_for_the_same_lease(tmp_path: Path) 
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> None:
+def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path):
     with kernel_with(tmp_path, NvmeSpec((1, 2))).installed() as kernel:
         kernel.fail(DRIVE, "format", errno.EIO, nth=2)
         with pytest.raises(OSError, match="Input/output"):
@@ -81,9 +78,7 @@ def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> Non
     [(EraseMethod.FORMAT, "format"), (EraseMethod.DEALLOCATE, "discard")],
 )
 @pytest.mark.parametrize("dlfeat", [0, 1, 2])
-def test_a_drive_that_only_pretends_is_found_out(
-    tmp_path: Path, method: EraseMethod, command: str, dlfeat: int
-) -> None:
+def test_a_drive_that_only_pretends_is_found_out(tmp_path, method, command, dlfeat):
     with kernel_with(tmp_path, NvmeSpec(dlfeat=dlfeat)).installed() as kernel:
         kernel.ignore(DRIVE, command)
         # A deallocation that guarantees nothing is not even tried.
@@ -94,7 +89,7 @@ def test_a_drive_that_only_pretends_is_found_out(
         assert is_marked(kernel, DRIVE)
 
 
-def test_a_mounted_drive_is_refused(tmp_path: Path) -> None:
+def test_a_mounted_drive_is_refused(tmp_path):
     mounts = ("/dev/nvme1n2 /srv ext4 rw 0 0",)
     with kernel_with(tmp_path, NvmeSpec((1, 2)), mounts=mounts).installed() as kernel:
         with pytest.raises(CallRefused) as refused:
@@ -103,7 +98,7 @@ def test_a_mounted_drive_is_refused(tmp_path: Path) -> None:
         assert kernel.read_medium(DRIVE, 1).startswith(DATA)
 
 
-def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
+def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path):
     with kernel_with(tmp_path, NvmeSpec((1, 2), sanicap=BLOCK)).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
         kernel.advance_sanitize(DRIVE, 0.5)
@@ -115,7 +110,7 @@ def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
         assert not is_marked(kernel, DRIVE)
 
 
-def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
+def test_an_earlier_sanitize_operation_does_not_count(tmp_path):
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         kernel.advance_sanitize(DRIVE, 1.0)
         kernel.write_medium(DRIVE, 1, DATA)
@@ -125,7 +120,7 @@ def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
+def test_a_shared_subsystem_is_never_sanitized(tmp_path):
     spec = NvmeSpec(
         sanicap=CRYPTO | BLOCK, cmic=SEVERAL, oacs=1 << 1 | MANAGES, others=(7,)
     )
@@ -136,9 +131,7 @@ def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
-    tmp_path: Path,
-) -> None:
+def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(tmp_path):
     oacs = 1 << 1 | MANAGES | VIRTUALIZES
     spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=oacs, others=(7,))
     with (
@@ -148,7 +141,7 @@ def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
         erasing.erase(DRIVE, LEASE, SANITIZE)
 
 
-def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None:
+def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs):
     assert erasing.erase(VF, LEASE, FORMAT) == 1.0
     assert with_vfs.read_medium(VF, 2) == ZEROES
     assert with_vfs.read_medium(PF, 1).startswith(DATA)
@@ -162,8 +155,8 @@ def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None
     ("attribute", "nth"), [("drivers_probe", 1), ("driver_override", 2)]
 )
 def test_a_vf_left_between_two_drivers_gets_its_own_binding_back(
-    with_vfs: FakeKernel, attribute: str, nth: int
-) -> None:
+    with_vfs, attribute, nth
+):
     with_vfs.fail(VF, attribute, errno.EIO, nth=nth)
     with pytest.raises(OSError, match="Input/output"):
         erasing.erase(VF, LEASE, FORMAT)
@@ -174,20 +167,20 @@ def test_a_vf_left_between_two_drivers_gets_its_own_binding_back(
     assert with_vfs.read_medium(VF, 2) == ZEROES
 
 
-def test_a_vf_without_namespaces_stays_without_driver(with_vfs: FakeKernel) -> None:
+def test_a_vf_without_namespaces_stays_without_driver(with_vfs):
     third = PciAddress(0, 0x41, 0, 3)
     before = len(with_vfs.writes())
     assert erasing.erase(third, LEASE, FORMAT) == 1.0
     assert with_vfs.writes(before) == []
 
 
-def test_a_drive_with_vfs_is_refused(with_vfs: FakeKernel) -> None:
+def test_a_drive_with_vfs_is_refused(with_vfs):
     with pytest.raises(OSError, match="has VFs"):
         erasing.erase(PF, LEASE, FORMAT)
     assert with_vfs.read_medium(PF, 1).startswith(DATA)
 
 
-def test_fna_keeps_a_format_away_from_a_vf(tmp_path: Path) -> None:
+def test_fna_keeps_a_format_away_from_a_vf(tmp_path):
     drive = hosts.nvme_sriov("0000:41", 0, private=((2,),))
     spec = NvmeSpec(
         private=((2,),),
@@ -210,8 +203,8 @@ def test_fna_keeps_a_format_away_from_a_vf(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("methods", [FORMAT, CRYPTO_FORMAT], ids=["format", "crypto"])
 def test_a_format_that_reaches_all_namespaces_erases_a_drive_that_is_alone(
-    tmp_path: Path, methods: tuple[EraseMethod, ...]
-) -> None:
+    tmp_path, methods
+):
     spec = NvmeSpec((1, 2), fna=0b111)
     with kernel_with(tmp_path, spec).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, methods) == 1.0
@@ -219,7 +212,7 @@ def test_a_format_that_reaches_all_namespaces_erases_a_drive_that_is_alone(
             assert DATA not in kernel.read_medium(DRIVE, number)
 
 
-def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
+def test_a_worn_out_drive_is_reported(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         queue = survey.live_queue(DRIVE)
         assert queue is not None
@@ -232,7 +225,7 @@ def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
 # -- calls after an error ------------------------------------------------------
 
 
-def test_a_format_that_failed_the_verification_is_repeated(tmp_path: Path) -> None:
+def test_a_format_that_failed_the_verification_is_repeated(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         kernel.ignore(DRIVE, "format")
         with pytest.raises(OSError, match="still shows data"):
@@ -242,7 +235,7 @@ def test_a_format_that_failed_the_verification_is_repeated(tmp_path: Path) -> No
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_cryptographic_erase_is_verified_once(tmp_path: Path) -> None:
+def test_a_cryptographic_erase_is_verified_once(tmp_path):
     spec = NvmeSpec((1, 2), fna=0b100, dlfeat=0)
     with kernel_with(tmp_path, spec).installed() as kernel:
         kernel.fail(DRIVE, "format", errno.EIO, nth=2)
@@ -256,9 +249,7 @@ def test_a_cryptographic_erase_is_verified_once(tmp_path: Path) -> None:
         assert DATA not in kernel.read_medium(DRIVE, 2)
 
 
-def test_a_disk_that_was_shown_to_the_host_is_erased_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_was_shown_to_the_host_is_erased_no_more(tmp_path, monkeypatch):
     """The worker is killed after it has removed the mark."""
     unmark = disks.unmark
 
@@ -276,7 +267,7 @@ def test_a_disk_that_was_shown_to_the_host_is_erased_no_more(
         assert kernel.read_medium(DRIVE, 1).startswith(DATA)
 
 
-def test_a_failed_sanitize_operation_is_started_again(tmp_path: Path) -> None:
+def test_a_failed_sanitize_operation_is_started_again(tmp_path):
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
         kernel.fail_sanitize(DRIVE)
@@ -289,8 +280,8 @@ def test_a_failed_sanitize_operation_is_started_again(tmp_path: Path) -> None:
 
 
 def test_an_error_that_reached_no_caller_is_reported_by_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         for is_late in (False, True):
             monkeypatch.setattr(worker, "is_late", lambda is_late=is_late: is_late)
@@ -310,17 +301,13 @@ def test_an_error_that_reached_no_caller_is_reported_by_the_next_call(
 # -- what an erasure may reach -------------------------------------------------
 
 
-def test_a_vf_that_its_pf_does_not_list_is_not_taken_for_blank(
-    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vf_that_its_pf_does_not_list_is_not_taken_for_blank(with_vfs, monkeypatch):
     monkeypatch.setattr(AdminQueue, "secondaries", lambda _queue: ())
     assert erasing.erase(VF, LEASE, FORMAT) == 1.0
     assert with_vfs.read_medium(VF, 2) == ZEROES
 
 
-def test_a_controller_that_was_replaced_gets_no_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_was_replaced_gets_no_command(tmp_path, monkeypatch):
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         found = survey.wait_for_queue(DRIVE)
         looks = iter((found, dataclasses.replace(found, device="240:99")))
@@ -331,8 +318,8 @@ def test_a_controller_that_was_replaced_gets_no_command(
 
 
 def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=0)
     with kernel_with(tmp_path, spec).installed():
         answers = iter((None, survey.live_queue(DRIVE)))
@@ -344,7 +331,7 @@ def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
             erasing.check(DRIVE, LEASE, SANITIZE)
 
 
-def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
+def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path):
     target = StepTarget(LEASE, DRIVE, (DRIVE,))
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         # The record of another lease, or of a drive that was only prepared.
@@ -365,12 +352,7 @@ def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
     [({"formatted": 0.5}, "a format still runs"), ({"blocks": 64}, "has 64 blocks")],
     ids=["running", "size"],
 )
-def test_a_namespace_keeps_its_size_and_its_format(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, Any],
-    why: str,
-) -> None:
+def test_a_namespace_keeps_its_size_and_its_format(tmp_path, monkeypatch, change, why):
     with kernel_with(tmp_path, NvmeSpec()).installed():
         before = survey.wait_for_queue(DRIVE).namespace(1)
         answers = iter((before, dataclasses.replace(before, **change)))
@@ -380,9 +362,7 @@ def test_a_namespace_keeps_its_size_and_its_format(
         assert not erasing.read_note(DRIVE, LEASE).erased
 
 
-def test_a_disk_that_was_replaced_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_was_replaced_is_left_alone(tmp_path, monkeypatch):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         found = disks.wait_for_disks(DRIVE, (1,))
         looks = iter((found, {1: dataclasses.replace(found[1], device="259:99")}))
@@ -393,9 +373,7 @@ def test_a_disk_that_was_replaced_is_left_alone(
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EBUSY, errno.EIO])
-def test_an_old_partition_table_is_forgotten_or_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_an_old_partition_table_is_forgotten_or_reported(tmp_path, monkeypatch, number):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         pass_on = type(fake).ioctl
 
@@ -412,7 +390,7 @@ def test_an_old_partition_table_is_forgotten_or_reported(
             assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 
 
-def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
+def test_a_controller_that_is_being_reset_is_not_live(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         directory = survey.controller_directory(DRIVE)
         assert directory is not None
@@ -421,7 +399,7 @@ def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
         assert survey.live_queue(DRIVE) is None
 
 
-def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
+def test_every_function_of_the_lease_is_erased(with_vfs):
     for function in (VF, OTHER_VF):
         put_on_record(function, LEASE)
     target = StepTarget(LEASE, VF, (VF, OTHER_VF))
@@ -430,7 +408,7 @@ def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
     assert with_vfs.read_medium(OTHER_VF, 3) == ZEROES
 
 
-def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> None:
+def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         disks.mark(DRIVE)
         pci_functions.rebind(DRIVE, "vfio-pci")
@@ -442,7 +420,7 @@ def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> No
         assert not is_marked(fake, DRIVE)
 
 
-def test_a_function_without_a_record_stays_on_its_driver(tmp_path: Path) -> None:
+def test_a_function_without_a_record_stays_on_its_driver(tmp_path):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         pci_functions.rebind(DRIVE, "vfio-pci")
         before = fake.writes()
@@ -455,7 +433,7 @@ def test_a_function_without_a_record_stays_on_its_driver(tmp_path: Path) -> None
         assert pci_functions.driver(DRIVE) == "vfio-pci"
 
 
-def test_a_drive_with_vfs_is_not_rebound_for_a_check(tmp_path: Path) -> None:
+def test_a_drive_with_vfs_is_not_rebound_for_a_check(tmp_path):
     drive = hosts.nvme_sriov("0000:41", 0)
     assert drive.sriov is not None
     sriov = dataclasses.replace(drive.sriov, removed_with_driver=False)

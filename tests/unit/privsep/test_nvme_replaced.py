@@ -2,8 +2,6 @@
 
 """A drive is not erased in the place of another one of its model."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path
@@ -54,9 +52,7 @@ def replace_drive_of_blank_vf(
 
 
 @pytest.mark.parametrize("is_begun", [False, True], ids=["before", "meanwhile"])
-def test_another_drive_of_the_model_is_not_erased(
-    tmp_path: Path, is_begun: bool
-) -> None:
+def test_another_drive_of_the_model_is_not_erased(tmp_path, is_begun):
     with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK, serial="A")).installed() as fake:
         put_on_record(DRIVE, LEASE)
         erasing.check(DRIVE, LEASE, SANITIZE)
@@ -77,9 +73,7 @@ def test_another_drive_of_the_model_is_not_erased(
         assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
-    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drive_of_a_blank_vf_is_known_by_its_pf(with_vfs, monkeypatch):
     put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
     take_over(VF, NEXT)
@@ -88,7 +82,7 @@ def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
         erasing.erase(VF, NEXT, FORMAT)
 
 
-def test_a_lease_gets_its_own_drive_again(tmp_path: Path) -> None:
+def test_a_lease_gets_its_own_drive_again(tmp_path):
     with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
         put_on_record(DRIVE, LEASE)
         erasing.check(DRIVE, LEASE, FORMAT)
@@ -99,9 +93,7 @@ def test_a_lease_gets_its_own_drive_again(tmp_path: Path) -> None:
         erasing.check(DRIVE, LEASE, FORMAT)
 
 
-def test_another_lease_gets_no_drive_with_data_that_is_not_erased(
-    tmp_path: Path,
-) -> None:
+def test_another_lease_gets_no_drive_with_data_that_is_not_erased(tmp_path):
     with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
         put_on_record(DRIVE, LEASE)
         fake.reboot()
@@ -111,7 +103,7 @@ def test_another_lease_gets_no_drive_with_data_that_is_not_erased(
         erasing.check(DRIVE, NEXT, FORMAT)
 
 
-def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path: Path) -> None:
+def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path):
     with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
         replace_drive(fake, DRIVE, "B")
@@ -120,9 +112,7 @@ def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path: Path) -
         assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
-def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
-    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(with_vfs, monkeypatch):
     put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
     os.unlink(with_vfs.path(LOCKS, f"{VF}.lease"))

@@ -2,8 +2,6 @@
 
 """Steps that name the parent of their device run one after the other."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -34,7 +34,7 @@ from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.privileged_conf import LimitMode
 from os_acc.privsep.xrt import tools_directory
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
-from tests.unit.fpga_host import PORTED, SECOND, VFS, FpgaHost
+from tests.unit.fpga_host import PORTED, SECOND, VFS
 from tests.unit.privsep.root_config import (
     AUDIO,
     DENIED,
@@ -59,6 +59,13 @@ __all__ = ["write"]
 SECOND_PORT = PciAddress(0, 0x3B, 0, 1)
 
 
+def limit(root: str, entry: str) -> None:
+    """Write root's configuration of a host, with one entry."""
+    path = Path(root, *privileged_conf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
+
+
 # -- allowed functions -----------------------------------------------------------
 
 
@@ -75,9 +82,7 @@ def test_a_sibling_is_not_taken_without_the_function_that_is_named(fake, write):
 
 def test_a_group_with_a_card_that_is_not_named_is_not_taken(make_bench):
     fake = make_bench(hosts.shared_group_host()).kernel
-    path = Path(fake.root, *privileged_conf.PATH)
-    path.parent.mkdir(parents=True)
-    path.write_text(f"[os_acc]\ndevice_spec = {named(SHARED[0])}\n")
+    limit(fake.root, named(SHARED[0]))
     before = fake.writes()
     assert take(*SHARED) == [Outcome.UNREACHED, Outcome.UNREACHED, DENIED]
     assert fake.writes() == before
@@ -107,9 +112,7 @@ def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
     interface = dataclasses.replace(interface, address=str(AUDIO))
     port = hosts.root_port("0000:16:00.0")
     kernel = make_bench(HostSpec((port, display, interface))).kernel
-    path = Path(kernel.root, *privileged_conf.PATH)
-    path.parent.mkdir(parents=True)
-    path.write_text(f"[os_acc]\ndevice_spec = {named(GPU)}\n")
+    limit(kernel.root, named(GPU))
     return kernel
 
 
@@ -141,10 +144,7 @@ def test_a_pf_that_is_named_for_its_vfs_names_no_sibling(make_bench, count):
     port = hosts.root_port("0000:3a:00.0")
     spec = HostSpec((port, hosts.nic("0000:3b", name="ens1f0", vfs=8), second))
     kernel = make_bench(spec).kernel
-    path = Path(kernel.root, *privileged_conf.PATH)
-    path.parent.mkdir(parents=True)
-    entry = named(NIC, ', "num_vfs": 2')
-    path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
+    limit(kernel.root, named(NIC, ', "num_vfs": 2'))
     if count:
         assert make_vfs(count) == OK
     assert take(SECOND_PORT, NIC)[0] == DENIED
@@ -263,18 +263,13 @@ def test_a_link_is_ignored(fake, write, tmp_path):
     assert privileged_conf.current().mode is LimitMode.IGNORED
 
 
-@pytest.mark.parametrize("text", ["{", "$nothing"])
-def test_with_a_file_that_cannot_be_read_nothing_is_allowed(fake, write, text):
-    write(text)
+@pytest.mark.parametrize("value", [b"{", b"$nothing", b"\xff\xfe"])
+def test_with_a_file_that_cannot_be_read_nothing_is_allowed(fake, write, value):
+    write(named(GPU)).write_bytes(b"[os_acc]\ndevice_spec = %s\n" % value)
     assert privileged_conf.current().mode is LimitMode.BROKEN
     assert take(GPU) == [DENIED]
     assert make_vfs(1).outcome == DENIED
     assert fake.writes() == []
-
-
-def test_bytes_that_are_no_text_allow_nothing(fake, write):
-    write(named(GPU)).write_bytes(b"[os_acc]\ndevice_spec = \xff\xfe\n")
-    assert take(GPU) == [DENIED]
 
 
 def test_a_change_counts_from_the_next_call_on(fake, write):
@@ -284,7 +279,7 @@ def test_a_change_counts_from_the_next_call_on(fake, write):
     assert take(GPU) == [Outcome.OK]
 
 
-def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
+def test_paths_come_from_roots_file_if_there_is_one(fake, write):
     write(named(GPU), more="state_path = /srv/state\n[os_acc_xrt]\ntools = /srv/xrt\n")
     privileged_conf.current()
     assert image_directory() == "/srv/state/bitstreams"
@@ -313,8 +308,8 @@ def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
 
 
 @pytest.mark.parametrize("entry", [named(PciAddress.parse(SECOND)), "{"])
-def test_a_card_that_is_not_named_is_not_programmed(host: FpgaHost, entry):
-    limit(host, entry)
+def test_a_card_that_is_not_named_is_not_programmed(host, entry):
+    limit(host.kernel.root, entry)
     assert host.program().outcome == DENIED
     assert host.release(1).outcome == DENIED
     assert host.assign().outcome == DENIED
@@ -365,24 +360,18 @@ def test_a_change_while_an_image_is_read_skips_no_signature(
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")
 
 
-def test_a_card_is_programmed_for_a_vf_that_is_named(host: FpgaHost):
+def test_a_card_is_programmed_for_a_vf_that_is_named(host):
     assert host.release(2) == OK
     host.make_vfs(2)
-    limit(host, named(PciAddress.parse(VFS[0])))
+    limit(host.kernel.root, named(PciAddress.parse(VFS[0])))
     assert host.program(PORTED).outcome == Outcome.OK
 
 
-def test_ports_are_released_for_the_vfs_that_it_asks_for(host: FpgaHost):
-    limit(host, named(PciAddress.parse(PORTED), ', "num_vfs": 2'))
+def test_ports_are_released_for_the_vfs_that_it_asks_for(host):
+    limit(host.kernel.root, named(PciAddress.parse(PORTED), ', "num_vfs": 2'))
     assert host.release(1).outcome == DENIED
     assert host.release(2) == OK
     assert host.assign() == OK
-
-
-def limit(host: FpgaHost, entry: str) -> None:
-    path = Path(host.kernel.root, *privileged_conf.PATH)
-    path.parent.mkdir(parents=True)
-    path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
 
 
 def test_the_sample_that_is_shipped_is_understood(fake, write):

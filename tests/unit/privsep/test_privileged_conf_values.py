@@ -188,12 +188,12 @@ OPTIONS = {
 }
 
 
-def test_each_tag_has_a_row() -> None:
+def test_each_tag_has_a_row():
     found = {field.name for field in dataclasses.fields(DeviceTags)}
     assert found == {*LIMITING, *OF_THE_SERVICE}
 
 
-def test_each_option_has_a_row() -> None:
+def test_each_option_has_a_row():
     sample = set(re.findall(r"^#(\w+) = ", SAMPLE.read_text(), re.M))
     read = {field.name for field in dataclasses.fields(privileged_conf.RootConf)}
     assert sample == {*OPTIONS}
@@ -216,9 +216,7 @@ ROWS = [(name, row) for name, rows in LIMITING.items() for row in rows]
         for number, call in enumerate(row.others)
     ],
 )
-def test_a_step_with_another_value_is_denied(
-    kernel: FakeKernel, row: Row, call: Call
-) -> None:
+def test_a_step_with_another_value_is_denied(kernel, row, call):
     limit_to(kernel.root, row.entry)
     done = kernel.writes()
     answer = call()
@@ -227,6 +225,6 @@ def test_a_step_with_another_value_is_denied(
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS])
-def test_a_step_with_the_value_is_allowed(kernel: FakeKernel, row: Row) -> None:
+def test_a_step_with_the_value_is_allowed(kernel, row):
     limit_to(kernel.root, row.entry)
     assert row.allowed().outcome == Outcome.OK

@@ -299,15 +299,10 @@ def test_only_the_return_of_a_recorded_device_is_exempt(write, purpose):
     assert node(GPU) == "1"
 
 
-def test_a_return_without_a_record_is_denied(write):
+@pytest.mark.parametrize("more", [PREPARE, RETURN])
+def test_a_step_that_is_denied_without_a_record_leaves_none(write, more):
     write(named(NIC))
-    assert call(vendor.set_node, 1, more=RETURN).outcome == Outcome.DENIED
-    assert not record.exists(GPU)
-
-
-def test_a_denied_preparation_leaves_no_record(write):
-    write(named(NIC))
-    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.DENIED
+    assert call(vendor.set_node, 1, more=more).outcome == Outcome.DENIED
     assert not record.exists(GPU)
 
 

@@ -2,8 +2,6 @@
 
 """The helper finds programs that are safe to run as root."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

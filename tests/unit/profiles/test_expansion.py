@@ -2,8 +2,6 @@
 
 """A profile extends the flavor that names it, or is expanded into a flavor."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Values in a catalogue that cannot be used are reported, and hide no other."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

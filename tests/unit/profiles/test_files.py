@@ -2,8 +2,6 @@
 
 """Device profiles are read from a catalogue of files."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools
@@ -19,7 +17,7 @@ import yaml
 from os_acc import deadlines, exception
 from os_acc.profiles import validation
 from os_acc.profiles.sources import ProfileFiles
-from tests.expected_errors import has, raises
+from tests.expected_errors import raises
 from tests.unit.profiles.profile_examples import FOREVER, profile, results
 
 
@@ -70,9 +68,7 @@ def test_a_description_that_cannot_be_written_hides_no_other(place):
 def test_a_change_is_seen_at_once(place):
     write(place, profile())
     catalogue = ProfileFiles(str(place))
-    with pytest.raises(
-        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE)
-    ):
+    with raises(exception.ObjectKind.PROFILE):
         catalogue.profile("new", FOREVER)
     write(place, profile("new"))
     assert catalogue.profile("new", FOREVER).name == "new"

@@ -2,8 +2,6 @@
 
 """The source of device profiles, and plugs without one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Valid device profiles become requests, and invalid profiles are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc import exception

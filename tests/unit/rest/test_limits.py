@@ -2,8 +2,6 @@
 
 """Responses are limited, so that a hostile service cannot exhaust memory."""
 
-from __future__ import annotations
-
 import gzip
 import http.server
 import itertools
@@ -148,7 +146,7 @@ def peak() -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
-def test_an_answer_without_end_is_not_read(server: Server, name: str) -> None:
+def test_an_answer_without_end_is_not_read(server, name):
     server.answer = raw(b"HTTP/1.1 200 OK\r\n\r\n", b" " * MEBIBYTE)
     with raises(UNAVAILABLE[name], match="more than 16777216 bytes"):
         server.ask(name)
@@ -156,9 +154,7 @@ def test_an_answer_without_end_is_not_read(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_an_answer_of_millions_of_values_is_not_read(
-    server: Server, name: str, peak: Callable[[], int]
-) -> None:
+def test_an_answer_of_millions_of_values_is_not_read(server, name, peak):
     server.answer = of(b"[" + b"[]," * (5 * MEBIBYTE) + b"[]]")
     with raises(UNAVAILABLE[name], match="more than 1048576 values"):
         server.ask(name)
@@ -166,7 +162,7 @@ def test_an_answer_of_millions_of_values_is_not_read(
 
 
 @pytest.mark.parametrize("coding", ["gzip", "x"])
-def test_no_coding_is_requested_and_none_decoded(server: Server, coding: str) -> None:
+def test_no_coding_is_requested_and_none_decoded(server, coding):
     packed = gzip.compress(json.dumps({"device_profiles": []}).encode())
     server.answer = of(packed, Content_Encoding=coding)
     with raises(exception.ServiceType.ACCELERATOR, match="it is encoded"):
@@ -174,7 +170,7 @@ def test_no_coding_is_requested_and_none_decoded(server: Server, coding: str) ->
     assert server.codings == ["identity"]
 
 
-def test_json_is_utf_8_whatever_a_server_says(server: Server) -> None:
+def test_json_is_utf_8_whatever_a_server_says(server):
     """Some of Python's codecs take quadratic time in the size."""
     declared = "application/json; charset=punycode"
     server.answer = of(b'{"device_profiles": []}', Content_Type=declared)
@@ -197,9 +193,7 @@ def test_json_is_utf_8_whatever_a_server_says(server: Server) -> None:
     ],
     ids=["header", "status", "headers", "chunk", "extension", "trailer"],
 )
-def test_a_line_without_end_is_not_read(
-    server: Server, name: str, begin: bytes, again: bytes
-) -> None:
+def test_a_line_without_end_is_not_read(server, name, begin, again):
     server.answer = raw(begin, again)
     with pytest.raises(exception.OsAccError):
         server.ask(name)
@@ -212,9 +206,7 @@ def test_a_line_without_end_is_not_read(
     ["[" * 1_000_000, '{"a":' * 1_000_000, "9" * 1_000_000, "", "\ufeff", '"\\ud800"'],
     ids=lambda text: text[:4],
 )
-def test_what_python_does_not_read_is_told(
-    server: Server, name: str, text: str
-) -> None:
+def test_what_python_does_not_read_is_told(server, name, text):
     server.answer = of(text.encode())
     with pytest.raises(exception.OsAccError) as caught:
         server.ask(name)
@@ -222,7 +214,7 @@ def test_what_python_does_not_read_is_told(
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> None:
+def test_a_refusal_of_megabytes_is_told_in_a_line(server, name):
     text = "no " * MEBIBYTE
     for body in (
         {"errors": [{"code": "x", "detail": text, "title": text}]},
@@ -235,7 +227,7 @@ def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> 
             assert len(str(caught.value)) < 2_000
 
 
-def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
+def test_a_server_does_not_set_the_pause_before_a_retry(server):
     answers = iter([of(b"", 503, Retry_After="86400"), of(b'{"device_profiles": []}')])
     server.answer = lambda handler: next(answers)(handler)
     options = {"status_code_retries": 1, "status_code_retry_delay": 0.001}
@@ -243,9 +235,7 @@ def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
     assert list(source.checked(soon())) == []
 
 
-def test_a_clock_that_goes_back_delays_no_request(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_goes_back_delays_no_request(server, monkeypatch):
     server.answer = of(b'{"device_profiles": []}')
     source = Cyborg(server.conf(sources.SERVICE))
     assert list(source.checked(soon())) == []
@@ -254,7 +244,7 @@ def test_a_clock_that_goes_back_delays_no_request(
     assert list(source.checked(time.monotonic() + 10)) == []
 
 
-def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
+def test_calls_that_do_not_end_are_bounded(server):
     ended = threading.Event()
 
     def drip(handler: http.server.BaseHTTPRequestHandler) -> None:
@@ -279,7 +269,7 @@ def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
     assert list(source.checked(soon())) == []
 
 
-def test_a_listing_of_images_has_an_end(server: Server) -> None:
+def test_a_listing_of_images_has_an_end(server):
     numbers = itertools.count()
 
     def page(handler: http.server.BaseHTTPRequestHandler) -> None:
@@ -292,7 +282,7 @@ def test_a_listing_of_images_has_an_end(server: Server) -> None:
         list(Glance(server.conf(glance.SERVICE)).images({}, soon()))
 
 
-def test_what_a_large_cloud_answers_is_read() -> None:
+def test_what_a_large_cloud_answers_is_read():
     """Ten times the usual numbers use less than half of each limit."""
     links = [{"rel": "r" * 12, "href": "x" * 80}] * 7
     provider = {"uuid": NODE, "name": "n" * 60, "generation": 9, "links": links}

@@ -2,8 +2,6 @@
 
 """Values of a wrong type in responses of services are reported."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.rest import responses
 from os_acc.rest.responses import JsonValue, ResponseMalformed
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.service_doubles import CALLS, IMAGE, Answer, Cloud, right
 from tests.unit.placement.placement_double import NODE
 from tests.unit.placement.publishing import ONE, TWO
@@ -58,7 +56,7 @@ def answered(cloud: Cloud, path: str, body: Any) -> None:
 
 
 @given(JSON)
-def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
+def test_a_value_is_read_as_its_type_or_malformed(found):
     for read in READERS:
         wording = "some.path"
         try:
@@ -96,15 +94,13 @@ def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
     # By default, pytest formats integers of any size.
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_of_another_type_is_told_with_its_path(
-    read: Callable[[JsonValue], object], found: object, wording: str
-) -> None:
+def test_a_value_of_another_type_is_told_with_its_path(read, found, wording):
     with pytest.raises(ResponseMalformed) as caught:
         read(JsonValue(found, "a.b"))
     assert wording in str(caught.value)
 
 
-def test_a_path_is_as_short_as_a_message_needs_it() -> None:
+def test_a_path_is_as_short_as_a_message_needs_it():
     value = JsonValue({"x" * 10**6: {"y" * 10**6: 1}})
     (((_, outer),)) = value.items()
     (((_, inner),)) = outer.items()
@@ -126,7 +122,7 @@ def test_a_path_is_as_short_as_a_message_needs_it() -> None:
         ("text", "HTTP 409"),
     ],
 )
-def test_a_refusal_says_what_the_service_says(body: object, wording: str) -> None:
+def test_a_refusal_says_what_the_service_says(body, wording):
     answer = requests.Response()
     answer.status_code, answer.raw = 409, io.BytesIO(json.dumps(body).encode())
     answer.encoding = "utf-8"
@@ -210,16 +206,14 @@ RECORD = {"total": 4, "reserved": 0}
         ("profiles", "/auth/tokens", {"token": []}, "not from Cyborg"),
     ],
 )
-def test_a_malformed_answer_is_told(
-    cloud: Cloud, call: str, path: str, body: object, wording: str
-) -> None:
+def test_a_malformed_answer_is_told(cloud, call, path, body, wording):
     answered(cloud, path, body)
     with pytest.raises(exception.InvalidConfiguration) as caught:
         CALLS[call](cloud)
     assert wording in caught.value.message
 
 
-def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
+def test_a_number_of_thousands_of_digits_is_a_value_of_another_type():
     digits = b"1" * 5000
     answer = requests.Response()
     body = b'{"a": [7, %s, -%s], "b": %s}' % (digits, digits, 900 * b"1")
@@ -237,13 +231,13 @@ def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
         value["b"].integer()
 
 
-def test_another_image_than_was_asked_for_is_refused(cloud: Cloud) -> None:
+def test_another_image_than_was_asked_for_is_refused(cloud):
     answered(cloud, f"/{IMAGE}", {"id": NODE})
     with pytest.raises(exception.InvalidConfiguration, match="of another image"):
         CALLS["image"](cloud)
 
 
-def test_pages_that_repeat_have_an_end(cloud: Cloud) -> None:
+def test_pages_that_repeat_have_an_end(cloud):
     """Two flavors alternate at the end of a page."""
 
     def change(number: int, path: str, status: int, body: Any) -> Answer:
@@ -252,11 +246,11 @@ def test_pages_that_repeat_have_an_end(cloud: Cloud) -> None:
         return right(number, path, status, body)
 
     cloud.change = change
-    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.FLAVOR)):
+    with raises(exception.ObjectKind.FLAVOR):
         CALLS["flavor"](cloud)
 
 
-def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
+def test_one_profile_that_is_none_hides_no_other(cloud):
     listed = [7, None, [], {"name": []}, {"name": "a", "groups": {}}]
     good = {"name": "other", "groups": [{"resources:FPGA": "1"}]}
     answered(cloud, "/device_profiles", {"device_profiles": [*listed, good]})
@@ -275,9 +269,7 @@ def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
     ],
 )
 @pytest.mark.parametrize("number", [5000 * "1", "1e999"])
-def test_one_number_that_cannot_be_used_hides_no_other(
-    cloud: Cloud, wrong: str, number: str
-) -> None:
+def test_one_number_that_cannot_be_used_hides_no_other(cloud, wrong, number):
     good = '{"name": "other", "groups": [{"resources:FPGA": "1"}]}'
     body = f'{{"device_profiles": [{wrong % number}, {good}]}}'.encode()
 

@@ -2,8 +2,6 @@
 
 """A key of os_acc is validated on its own, as Nova does when a flavor is created."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +32,7 @@ values = st.sampled_from((IMAGE, "required", "VM", "legacy", "")) | st.text()
         (f"bitstream:{IMAGE}", "forbidden", "set it to 'required'"),
     ],
 )
-def test_a_wrong_one_is_refused_with_a_hint(key: str, value: str, hint: str) -> None:
+def test_a_wrong_one_is_refused_with_a_hint(key, value, hint):
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         accel_keys.check(key, value)
     assert key in caught.value.message
@@ -52,13 +50,13 @@ def test_a_wrong_one_is_refused_with_a_hint(key: str, value: str, hint: str) -> 
         "hw:numa_nodes",
     ],
 )
-def test_what_may_be_anothers_key_is_left_to_them(key: str) -> None:
+def test_what_may_be_anothers_key_is_left_to_them(key):
     accel_keys.check(key, "x")
 
 
 @settings(deadline=None)
 @given(own_like, values)
-def test_what_is_refused_alone_is_refused_in_a_flavor(key: str, value: str) -> None:
+def test_what_is_refused_alone_is_refused_in_a_flavor(key, value):
     try:
         accel_keys.check(key, value)
     except exception.InvalidExtraSpec:

@@ -2,8 +2,6 @@
 
 """A flavor's groups become Nova's query; ``selected_rp`` is read or refused by name."""
 
-from __future__ import annotations
-
 import uuid
 from urllib import parse
 
@@ -31,7 +29,7 @@ def asked(specs: dict[str, str], limit: int | None = None) -> dict[str, str]:
     return dict(parse.parse_qsl(query(extra_specs.parse(specs), limit)))
 
 
-def test_the_specification_s_use_case_gives_its_query() -> None:
+def test_the_specification_s_use_case_gives_its_query():
     specs = {
         "resources:VCPU": "2",
         "resources:MEMORY_MB": "2048",
@@ -57,7 +55,7 @@ def test_the_specification_s_use_case_gives_its_query() -> None:
     }
 
 
-def test_it_is_sorted_and_encoded_as_nova_does() -> None:
+def test_it_is_sorted_and_encoded_as_nova_does():
     specs = {
         **ONE,
         "trait1:CUSTOM_B": "required",
@@ -70,19 +68,17 @@ def test_it_is_sorted_and_encoded_as_nova_does() -> None:
     )
 
 
-def test_a_group_without_traits_has_no_required() -> None:
+def test_a_group_without_traits_has_no_required():
     assert asked(ONE) == {"resources1": f"{FPGA}:1"}
 
 
 @pytest.mark.parametrize("suffix", ["", "1", "_fast-2", "Z" * 64])
-def test_every_suffix_that_placement_takes_is_passed_on(suffix: str) -> None:
+def test_every_suffix_that_placement_takes_is_passed_on(suffix):
     assert asked({f"resources{suffix}:VCPU": "3"}) == {f"resources{suffix}": "VCPU:3"}
 
 
 @pytest.mark.parametrize(("limit", "passed"), [(None, {}), (7, {"limit": "7"})])
-def test_a_limit_is_passed_where_there_is_one(
-    limit: int | None, passed: dict[str, str]
-) -> None:
+def test_a_limit_is_passed_where_there_is_one(limit, passed):
     assert asked(ONE, limit) == {"resources1": f"{FPGA}:1", **passed}
 
 
@@ -95,31 +91,29 @@ def test_a_limit_is_passed_where_there_is_one(
         ({f"resources:{FPGA}": "0"}, ()),
     ],
 )
-def test_what_placement_miscounts_is_known(
-    more: dict[str, str], classes: tuple[str, ...]
-) -> None:
+def test_what_placement_miscounts_is_known(more, classes):
     specs = {**ONE, f"resources:{FPGA}": "1", "resources:VCPU": "1", **more}
     request = extra_specs.parse(specs)
     assert allocation_candidates.miscounted(request) == classes
 
 
-def test_several_numbered_groups_are_counted_right() -> None:
+def test_several_numbered_groups_are_counted_right():
     specs = {**ONE, f"resources2:{FPGA}": "1", "group_policy": "isolate"}
     assert allocation_candidates.miscounted(extra_specs.parse(specs)) == ()
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_that_placement_refuses_is_refused(limit: int) -> None:
+def test_a_limit_that_placement_refuses_is_refused(limit):
     with pytest.raises(exception.InvalidInput, match=str(limit)):
         asked(ONE, limit)
 
 
-def test_nothing_asked_for_is_no_query() -> None:
+def test_nothing_asked_for_is_no_query():
     with pytest.raises(exception.InvalidExtraSpec, match="requests no resources"):
         asked({"hw:cpu_policy": "dedicated", "resources1:VCPU": "0"})
 
 
-def test_traits_alone_are_asked_for_with_the_flavor_s_own_amounts() -> None:
+def test_traits_alone_are_asked_for_with_the_flavor_s_own_amounts():
     request = extra_specs.parse({"trait:CUSTOM_X": "forbidden"})
     with pytest.raises(exception.InvalidExtraSpec, match="CUSTOM_X") as caught:
         query(request)
@@ -149,9 +143,7 @@ def test_traits_alone_are_asked_for_with_the_flavor_s_own_amounts() -> None:
         ),
     ],
 )
-def test_the_flavor_s_own_amounts_give_way_to_its_extra_specs(
-    specs: dict[str, str], unnumbered: dict[str, int]
-) -> None:
+def test_the_flavor_s_own_amounts_give_way_to_its_extra_specs(specs, unnumbered):
     before = extra_specs.parse(specs)
     after = filled(before, vcpus=2, memory_mb=512, disk_gb=20)
     by_suffix = {group.suffix: group for group in after.groups}
@@ -162,7 +154,7 @@ def test_the_flavor_s_own_amounts_give_way_to_its_extra_specs(
 
 
 @pytest.mark.parametrize("amount", [-1, 2**31])
-def test_an_amount_that_placement_cannot_count_is_refused(amount: int) -> None:
+def test_an_amount_that_placement_cannot_count_is_refused(amount):
     with pytest.raises(exception.InvalidExtraSpec, match=str(amount)):
         filled(FlavorRequest(), vcpus=1, memory_mb=amount, disk_gb=1)
 
@@ -180,9 +172,7 @@ def test_an_amount_that_placement_cannot_count_is_refused(amount: int) -> None:
         ),
     ],
 )
-def test_groups_that_come_from_elsewhere_are_judged_as_well(
-    groups: tuple[RequestGroup, ...], policy: GroupPolicy | None, named: str
-) -> None:
+def test_groups_that_come_from_elsewhere_are_judged_as_well(groups, policy, named):
     with pytest.raises(exception.InvalidExtraSpec, match=named):
         query(FlavorRequest(groups, policy))
 
@@ -233,21 +223,21 @@ def as_placement_has_it(selection: Allocations) -> dict[str, object]:
     return request
 
 
-def test_none_stands_for_the_recorded_lease() -> None:
+def test_none_stands_for_the_recorded_lease():
     assert parse_selected_rp(None) is None
 
 
 @pytest.mark.parametrize("form", [CARD.upper(), uuid.UUID(CARD).hex])
-def test_one_provider_is_read_in_its_canonical_form(form: str) -> None:
+def test_one_provider_is_read_in_its_canonical_form(form):
     assert parse_selected_rp({"uuid": form, "name": "x"}) == SingleProvider(CARD)
 
 
 @given(allocations())
-def test_every_allocation_request_is_read_back(selection: Allocations) -> None:
+def test_every_allocation_request_is_read_back(selection):
     assert parse_selected_rp(as_placement_has_it(selection)) == selection
 
 
-def test_what_else_placement_says_of_an_allocation_is_ignored() -> None:
+def test_what_else_placement_says_of_an_allocation_is_ignored():
     given_ = {
         "allocations": {CARD: {"resources": {GPU: 1}, "generation": 3}},
         "project_id": "p",
@@ -306,16 +296,14 @@ def allocation(provider: object = CARD, resources: object = None) -> dict[str, o
         (allocation() | {"mappings": {"1": [OTHER]}}, OTHER),
     ],
 )
-def test_a_malformed_value_is_named(malformed: object, named: str) -> None:
+def test_a_malformed_value_is_named(malformed, named):
     with pytest.raises(exception.InvalidAllocation) as caught:
         parse_selected_rp(malformed)
     assert named in str(caught.value)
 
 
 @given(json_like)
-def test_any_input_is_a_selection_or_an_invalid_selected_provider(
-    value: object,
-) -> None:
+def test_any_input_is_a_selection_or_an_invalid_selected_provider(value):
     try:
         selection = parse_selected_rp(value)
     except exception.InvalidAllocation:

@@ -2,8 +2,6 @@
 
 """The first candidate is the one whose accelerators suit the guest best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,7 +90,7 @@ def ordered(
 # -- NUMA cells ----------------------------------------------------------------
 
 
-def test_the_candidate_in_the_cell_of_nova_s_choice_is_first() -> None:
+def test_the_candidate_in_the_cell_of_nova_s_choice_is_first():
     found = ordered(["in-0", "in-1"], NUMAPolicy.REQUIRED, nova(1, 0, 2))
     assert found == [("in-0", {0}), ("in-1", {1})]
     full = nova(1, 2, room=(1, 2))
@@ -108,16 +106,14 @@ def test_the_candidate_in_the_cell_of_nova_s_choice_is_first() -> None:
         (NUMAPolicy.PREFERRED, ["in-0", "unknown", "in-1", "in-2"]),
     ],
 )
-def test_the_policy_drops_and_the_affinity_orders(
-    policy: NUMAPolicy, left: list[str]
-) -> None:
+def test_the_policy_drops_and_the_affinity_orders(policy, left):
     """Only cell 0 has room for the guest."""
     names = ["in-2", "in-1", "unknown", "in-0"]
     found = ordered(names, policy, nova(0, room=(0,)))
     assert [name for name, _cells in found] == left
 
 
-def test_under_socket_a_guest_stays_on_the_socket_that_nova_chooses() -> None:
+def test_under_socket_a_guest_stays_on_the_socket_that_nova_chooses():
     (found,) = candidate_order.order(
         [candidate("in-0")],
         requirements(NUMAPolicy.SOCKET),
@@ -127,35 +123,35 @@ def test_under_socket_a_guest_stays_on_the_socket_that_nova_chooses() -> None:
     assert found.cells == {1}
 
 
-def test_under_socket_a_guest_goes_to_another_cell_of_the_socket() -> None:
+def test_under_socket_a_guest_goes_to_another_cell_of_the_socket():
     """Nova chooses the other socket; the cell of the accelerator has no room."""
     found = ordered(["in-0"], NUMAPolicy.SOCKET, nova(2, 1, room=(1, 2)))
     assert found == [("in-0", {1})]
 
 
-def test_a_guest_under_preferred_is_not_bound_where_nova_places_it() -> None:
+def test_a_guest_under_preferred_is_not_bound_where_nova_places_it():
     assert ordered(["in-0"], NUMAPolicy.PREFERRED, nova(0)) == [("in-0", set())]
     assert ordered(["in-0"], NUMAPolicy.PREFERRED, nova(1, 0)) == [("in-0", {0})]
 
 
 @pytest.mark.parametrize("policy", list(NUMAPolicy))
-def test_providers_that_are_not_known_are_left_to_the_claim(policy: NUMAPolicy) -> None:
+def test_providers_that_are_not_known_are_left_to_the_claim(policy):
     found = ordered(["a", "b"], policy, nova(0), providers={})
     assert found == [("a", set()), ("b", set())]
 
 
 @pytest.mark.parametrize("policy", list(NUMAPolicy))
-def test_a_guest_that_does_not_fit_has_no_candidate(policy: NUMAPolicy) -> None:
+def test_a_guest_that_does_not_fit_has_no_candidate(policy):
     assert ordered(["in-0", "unknown"], policy, nova()) == []
 
 
-def test_a_guest_without_cells_has_each_candidate() -> None:
+def test_a_guest_without_cells_has_each_candidate():
     names = ["in-2", "unknown", "in-0"]
     found = ordered(names, NUMAPolicy.REQUIRED, anywhere)
     assert found == [(name, set()) for name in names]
 
 
-def test_all_accelerators_of_a_guest_have_to_be_near_it() -> None:
+def test_all_accelerators_of_a_guest_have_to_be_near_it():
     view = HostView(HOST, ONE_IN, {})
     pairs = [candidate("in-0", "in-1"), candidate("in-1", "in-1")]
     groups = requirements(NUMAPolicy.REQUIRED)
@@ -164,7 +160,7 @@ def test_all_accelerators_of_a_guest_have_to_be_near_it() -> None:
     assert choice.cells == {1}
 
 
-def test_a_provider_with_several_cells_suits_a_guest_in_any_of_them() -> None:
+def test_a_provider_with_several_cells_suits_a_guest_in_any_of_them():
     both = {"both": ProviderState(frozenset({1, 2}))}
     found = ordered(["both"], NUMAPolicy.REQUIRED, nova(0, 2, room=(0, 2)), both)
     assert found == [("both", {2})]
@@ -179,19 +175,19 @@ REGIONS = {
 }
 
 
-def test_a_region_that_has_the_function_is_first_and_none_is_dropped() -> None:
+def test_a_region_that_has_the_function_is_first_and_none_is_dropped():
     """Placement knows the state of a region only after a while."""
     names = ["occupied", "programmable", "has-it"]
     found = ordered(names, NUMAPolicy.LEGACY, anywhere, REGIONS, function=FUNCTION)
     assert [name for name, _cells in found] == names[::-1]
 
 
-def test_without_a_requested_function_the_order_stays() -> None:
+def test_without_a_requested_function_the_order_stays():
     found = ordered(list(REGIONS), NUMAPolicy.LEGACY, anywhere, REGIONS)
     assert [name for name, _cells in found] == list(REGIONS)
 
 
-def test_the_affinity_counts_more_than_the_function() -> None:
+def test_the_affinity_counts_more_than_the_function():
     providers = {
         "near": ProviderState(frozenset({0}), is_programmable=True),
         "far": ProviderState(frozenset({2}), frozenset({FUNCTION})),
@@ -217,9 +213,7 @@ def test_the_affinity_counts_more_than_the_function() -> None:
         ({}, "b"),
     ],
 )
-def test_a_provider_that_the_request_has_used_up_is_last(
-    providers: dict[str, ProviderState], first: str
-) -> None:
+def test_a_provider_that_the_request_has_used_up_is_last(providers, first):
     view = HostView(HOST, providers, {("a", GPU): 1})
     both = [candidate("a"), candidate("b")]
     found = candidate_order.order(
@@ -232,7 +226,7 @@ def test_a_provider_that_the_request_has_used_up_is_last(
 # -- candidates ----------------------------------------------------------------
 
 
-def test_only_accelerators_of_the_groups_count() -> None:
+def test_only_accelerators_of_the_groups_count():
     shared = {
         "allocations": {
             "host": {"resources": {"VCPU": 1, GPU: 2}},

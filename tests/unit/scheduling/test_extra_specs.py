@@ -2,8 +2,6 @@
 
 """A flavor's extra specs become request groups, or are refused by name."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -75,11 +73,11 @@ def as_extra_specs(request: FlavorRequest) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"hw:cpu_policy": "dedicated"}])
-def test_a_flavor_without_granular_keys_has_no_groups(nothing: object) -> None:
+def test_a_flavor_without_granular_keys_has_no_groups(nothing):
     assert extra_specs.parse(nothing) == FlavorRequest()
 
 
-def test_the_specification_s_example_gives_its_groups() -> None:
+def test_the_specification_s_example_gives_its_groups():
     request = extra_specs.parse(
         {
             "resources:VCPU": "2",
@@ -113,28 +111,26 @@ def test_the_specification_s_example_gives_its_groups() -> None:
 
 
 @given(flavor_requests())
-def test_every_request_survives_the_way_through_a_flavor(
-    request_: FlavorRequest,
-) -> None:
+def test_every_request_survives_the_way_through_a_flavor(request_):
     assert extra_specs.parse(as_extra_specs(request_)) == request_
 
 
 @given(flavor_requests(), st.randoms())
-def test_the_order_of_the_keys_does_not_matter(request_: FlavorRequest, random) -> None:
+def test_the_order_of_the_keys_does_not_matter(request_, random):
     items = list(as_extra_specs(request_).items())
     random.shuffle(items)
     assert extra_specs.parse(dict(items)) == request_
 
 
 @pytest.mark.parametrize("amount", ["2", 2, " 2 ", "+2"])
-def test_amounts_are_read_as_nova_reads_them(amount: object) -> None:
+def test_amounts_are_read_as_nova_reads_them(amount):
     (group,) = extra_specs.parse({f"resources1:{GPU}": amount}).groups
     assert group.amount(GPU) == 2
     assert group.amount(FPGA) == 0
 
 
 @pytest.mark.parametrize("key", [f"resources{'a' * 65}:{GPU}", f"resources.1:{GPU}"])
-def test_a_suffix_that_placement_cannot_have_makes_a_foreign_key(key: str) -> None:
+def test_a_suffix_that_placement_cannot_have_makes_a_foreign_key(key):
     assert extra_specs.parse({key: "1"}) == FlavorRequest()
 
 
@@ -166,9 +162,7 @@ def test_a_suffix_that_placement_cannot_have_makes_a_foreign_key(key: str) -> No
         ),
     ],
 )
-def test_what_nova_drops_with_a_warning_is_dropped_with_it(
-    dropped: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nova_drops_with_a_warning_is_dropped_with_it(dropped, warning, caplog):
     kept = {f"resources1:{GPU}": "1"}
     with caplog.at_level(logging.WARNING):
         assert extra_specs.parse(kept | dropped) == extra_specs.parse(kept)
@@ -184,26 +178,29 @@ def test_what_nova_drops_with_a_warning_is_dropped_with_it(
         {"group_policy": "\ud800"},
     ],
 )
-def test_a_warning_can_be_written_whatever_it_is_about(
-    dropped: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_warning_can_be_written_whatever_it_is_about(dropped, caplog):
     assert extra_specs.parse(dropped) == FlavorRequest()
     (warning,) = caplog.messages
     assert r"\ud800" in warning
     assert warning.encode().decode() == warning
 
 
-def test_an_amount_of_zero_is_stripped_without_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_amount_of_zero_is_stripped_without_a_warning(caplog):
     request = extra_specs.parse({"resources:VCPU": "0", "resources1:DISK_GB": "0"})
     assert request == FlavorRequest(zeroed=frozenset({"VCPU", "DISK_GB"}))
     assert caplog.messages == []
 
 
-def test_traits_of_the_unnumbered_group_need_no_resources() -> None:
+def test_traits_of_the_unnumbered_group_need_no_resources():
     (group,) = extra_specs.parse({"trait:HW_CPU_X86_AVX": "required"}).groups
     assert group == RequestGroup("", (), frozenset({"HW_CPU_X86_AVX"}))
+
+
+def refusal(specs: object) -> str:
+    """Return the message with which extra specs are refused."""
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse(specs)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -231,17 +228,7 @@ def test_traits_of_the_unnumbered_group_need_no_resources() -> None:
             },
             "both requires and forbids CUSTOM_X",
         ),
-    ],
-)
-def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -> None:
-    with pytest.raises(exception.InvalidExtraSpec) as caught:
-        extra_specs.parse(specs)
-    assert named in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("specs", "named"),
-    [
+        # Wrong types.
         ("resources:VCPU=1", "str"),
         ([("resources:VCPU", "1")], "list"),
         ({1: "x"}, "1"),
@@ -253,23 +240,19 @@ def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -
         ({"group_policy": None}, "group_policy"),
     ],
 )
-def test_wrong_types_are_named(specs: object, named: str) -> None:
-    with pytest.raises(exception.InvalidExtraSpec) as caught:
-        extra_specs.parse(specs)
-    assert named in str(caught.value)
+def test_what_placement_refuses_is_an_error(specs, named):
+    assert named in refusal(specs)
 
 
 @pytest.mark.parametrize("value", ["required", "prefered", 7])
-def test_novas_policy_for_the_whole_guest_is_not_judged_here(value: object) -> None:
+def test_novas_policy_for_the_whole_guest_is_not_judged_here(value):
     specs = {extra_specs.PCI_NUMA_POLICY: value}
     assert extra_specs.parse(specs).pci_numa_policy == value
 
 
 @pytest.mark.parametrize("namespace", ["accel", "os_acc"])
 @pytest.mark.parametrize("value", [*NUMAPolicy, *AttachTarget])
-def test_a_group_has_the_policy_and_the_target_of_its_keys(
-    namespace: str, value: NUMAPolicy | AttachTarget
-) -> None:
+def test_a_group_has_the_policy_and_the_target_of_its_keys(namespace, value):
     field = "numa_policy" if isinstance(value, NUMAPolicy) else "attach_target"
     specs = {
         f"resources1:{FPGA}": "1",
@@ -300,8 +283,8 @@ IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
     ],
 )
 def test_a_group_says_what_its_region_is_to_hold(
-    namespace: str, suffix: str, name: str, value: str, requested: BitstreamRequest
-) -> None:
+    namespace, suffix, name, value, requested
+):
     specs = {f"resources{suffix}:{FPGA}": "1", f"{namespace}{suffix}:{name}": value}
     (group,) = extra_specs.parse(specs).groups
     assert group.bitstream_request == requested
@@ -327,9 +310,7 @@ def test_a_group_says_what_its_region_is_to_hold(
         ("function_name:gzip", BitstreamRequest(function_name="gzip")),
     ],
 )
-def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
-    key: str, requested: BitstreamRequest
-) -> None:
+def test_the_specification_s_own_keys_are_of_the_unnumbered_group(key, requested):
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", key: "required"}).groups
     assert group.bitstream_request == requested
 
@@ -355,21 +336,17 @@ def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
         ({"accel2:attach_target": "host"}, "'2'"),
     ],
 )
-def test_keys_that_nobody_can_mean_are_refused(
-    specs: dict[str, object], named: str
-) -> None:
-    with pytest.raises(exception.InvalidExtraSpec) as caught:
-        extra_specs.parse({f"resources:{FPGA}": "1", **specs})
-    assert named in str(caught.value)
+def test_keys_that_nobody_can_mean_are_refused(specs, named):
+    assert named in refusal({f"resources:{FPGA}": "1", **specs})
 
 
-def test_the_same_said_twice_is_said_once() -> None:
+def test_the_same_said_twice_is_said_once():
     specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups
     assert group.bitstream_request == BitstreamRequest(function_id=IMAGE)
 
 
-def test_keys_that_nova_passes_over_are_pointed_out() -> None:
+def test_keys_that_nova_passes_over_are_pointed_out():
     specs = {
         "resource1:VCPU": "1",
         f"resources{'a' * 65}:VCPU": "1",
@@ -394,7 +371,7 @@ def test_keys_that_nova_passes_over_are_pointed_out() -> None:
 
 
 @given(json_like | st.dictionaries(keys | st.integers(), st.text() | json_like))
-def test_any_input_gives_groups_or_an_invalid_extra_spec(specs: object) -> None:
+def test_any_input_gives_groups_or_an_invalid_extra_spec(specs):
     try:
         request = extra_specs.parse(specs)
     except exception.InvalidExtraSpec:
@@ -404,8 +381,8 @@ def test_any_input_gives_groups_or_an_invalid_extra_spec(specs: object) -> None:
 
 @given(flavor_requests(), st.frozensets(names))
 def test_accelerators_are_requested_if_any_group_asks_for_an_offered_class(
-    request_: FlavorRequest, others: frozenset[str]
-) -> None:
+    request_, others
+):
     asked = {name for group in request_.groups for name, _amount in group.resources}
     assume(asked)
     assert extra_specs.requests_accelerators(request_, others | {min(asked)})

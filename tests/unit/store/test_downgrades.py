@@ -2,8 +2,6 @@
 
 """An older os_acc keeps the leases of a newer one, readable to it or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib
@@ -61,9 +59,7 @@ OF_OBJECTS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_fields_of_a_newer_os_acc_survive_an_older_one(
-    newer, state_path: str, make_lease
-) -> None:
+def test_fields_of_a_newer_os_acc_survive_an_older_one(newer, state_path, make_lease):
     written = newer({"colour": "red", **OF_OBJECTS})
     older = reopened(state_path)
     (lease,) = older.leases()
@@ -77,9 +73,7 @@ def test_fields_of_a_newer_os_acc_survive_an_older_one(
     )
 
 
-def test_fields_of_a_newer_os_acc_survive_damage_of_the_store(
-    newer, state_path: str
-) -> None:
+def test_fields_of_a_newer_os_acc_survive_damage_of_the_store(newer, state_path):
     newer({"colour": "red", **OF_OBJECTS})
     before = payload_in(state_path)
     execute(file_in(state_path), "DROP TABLE events")
@@ -88,8 +82,8 @@ def test_fields_of_a_newer_os_acc_survive_damage_of_the_store(
 
 
 def test_a_newer_field_of_each_function_survives_with_the_function(
-    newer, state_path: str, store: Store, make_lease
-) -> None:
+    newer, state_path, store, make_lease
+):
     lease = make_lease(1, functions=2)
     prior = [json.loads(codec.encode(each)) | {"resets": "bus"} for each in lease.prior]
     newer({"prior": prior})
@@ -126,8 +120,8 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("fields", UNKNOWN, ids=str)
 def test_a_lease_with_an_unknown_value_keeps_its_devices(
-    newer, state_path: str, fields: dict[str, Any], make_lease, caplog
-) -> None:
+    newer, state_path, fields, make_lease, caplog
+):
     lease = newer(fields)
     written = payload_in(state_path)
     older = reopened(state_path)
@@ -143,8 +137,8 @@ def test_a_lease_with_an_unknown_value_keeps_its_devices(
 
 
 def test_the_newer_os_acc_gets_its_lease_back(
-    newer, state_path: str, make_lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    newer, state_path, make_lease, monkeypatch
+):
     lease = newer({"colour": "red"})
     expected = rows(file_in(state_path), f"SELECT {schema.LEASES.listed} FROM leases")
     with monkeypatch.context() as old:
@@ -161,8 +155,8 @@ def test_the_newer_os_acc_gets_its_lease_back(
 
 
 def test_a_lease_that_an_operator_gave_up_stays_away(
-    newer, state_path: str, make_lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    newer, state_path, make_lease, monkeypatch
+):
     lease = newer({})
     with monkeypatch.context() as old:
         unlearn(old, LeaseState.PREPARING)
@@ -172,8 +166,8 @@ def test_a_lease_that_an_operator_gave_up_stays_away(
 
 
 def test_a_lease_without_its_claims_stays_set_aside(
-    newer, state_path: str, make_lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    newer, state_path, make_lease, monkeypatch
+):
     lease = newer({})
     with monkeypatch.context() as old:
         unlearn(old, LeaseState.PREPARING)

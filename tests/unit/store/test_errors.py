@@ -2,8 +2,6 @@
 
 """Errors of the host are reported, and leave the state unchanged."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pathlib
@@ -16,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.store import Store, errors, owner_of, schema, state_files
-from tests.expected_errors import has
+from tests.expected_errors import has, raises
 from tests.unit.store.store_files import execute, opened_halfway
 
 NOBODY = 65534
@@ -39,9 +37,7 @@ def full_disk(request, monkeypatch):
 def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
     added = store.add([make_lease(slot) for slot in range(5)])
     full_disk()
-    with pytest.raises(
-        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
-    ):
+    with raises(exception.StateReason.FULL):
         store.add([make_lease(slot) for slot in range(5, 32)])
     # Existing records can still be read, so that an operator sees them.
     assert store.leases() == added
@@ -51,9 +47,7 @@ def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
 
 def test_a_store_that_does_not_fit_is_not_half_made(state_path, full_disk, monkeypatch):
     full_disk()
-    with pytest.raises(
-        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
-    ):
+    with raises(exception.StateReason.FULL):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
     assert Store.open(state_path, busy_timeout=30).damaged == ()
@@ -68,9 +62,7 @@ def test_a_damaged_store_stays_until_there_is_space_for_another(
     # A wrong application id.
     file.write_bytes(content[:68] + b"oops" + content[72:])
     full_disk()
-    with pytest.raises(
-        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
-    ):
+    with raises(exception.StateReason.FULL):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
     store = Store.open(state_path, busy_timeout=30)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import os
@@ -16,7 +14,7 @@ from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, snapshot
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.store.store_files import set_epoch
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -165,7 +163,7 @@ def test_who_read_an_older_lease_changes_nothing(store, make_lease, operation):
 def test_a_lease_that_is_gone_cannot_be_changed(store, make_lease, operation):
     (kept, gone) = store.add([make_lease(1), make_lease(2)])
     store.delete([gone])
-    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
+    with raises(exception.ObjectKind.LEASE):
         operation(store, [kept, gone])
     assert store.leases() == (kept,)
 
@@ -189,15 +187,13 @@ def test_leases_are_parked_at_a_migration_and_come_back(store, make_lease):
 
 def test_rekey_refuses_a_consumer_with_leases(store, make_lease):
     store.add([make_lease(1), make_lease(2, MIGRATION)])
-    with pytest.raises(
-        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
-    ):
+    with raises(exception.ConflictReason.CONSUMER):
         store.rekey(INSTANCE, MIGRATION)
     assert len(store.leases(INSTANCE)) == 1
 
 
 def test_who_has_no_leases_cannot_give_them_away(store):
-    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
+    with raises(exception.ObjectKind.LEASE):
         store.rekey(INSTANCE, MIGRATION)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import pathlib
 import threading
 import time
+from collections.abc import Callable
+from concurrent import futures
 
 import pytest
 
@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.store import locks as locks_module
 from os_acc.store.locks import Locks, consumer_lock, device_lock
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 INSTANCE = consumer_lock("11111111-1111-4111-8111-111111111111")
 CARD = device_lock(PciAddress(0, 7, 0, 0))
@@ -33,6 +33,16 @@ def patiently() -> float:
 @pytest.fixture
 def locks(tmp_path: pathlib.Path) -> Locks:
     return Locks(str(tmp_path))
+
+
+def holding(locks: Locks, *names: str) -> Callable[[Callable[[], object]], None]:
+    """Return what a child does that pauses while it holds locks."""
+
+    def hold(pause):
+        with locks.hold(names, patiently()):
+            pause()
+
+    return hold
 
 
 def is_free(locks: Locks, *names: str) -> bool:
@@ -82,11 +92,7 @@ def test_trying_for_a_lock_does_not_drop_it(locks, in_child):
 
 @pytest.mark.parametrize("name", [INSTANCE, CARD])
 def test_waiting_ends_at_the_deadline_and_names_the_lock(locks, paused_child, name):
-    def hold(pause):
-        with locks.hold([name], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, name)) as holder:
         with (
             pytest.raises(exception.LockTimeout, match=name),
             locks.hold([name], soon()),
@@ -106,11 +112,7 @@ def test_waiting_among_threads_ends_at_the_deadline_too(locks):
 
 
 def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
-    def hold(pause):
-        with locks.hold([OTHER_CARD], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, OTHER_CARD)) as holder:
         with (
             pytest.raises(exception.LockTimeout),
             locks.hold([CARD, OTHER_CARD], soon()),
@@ -123,11 +125,7 @@ def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
 
 
 def test_the_lock_of_a_killed_process_is_free_again(locks, paused_child):
-    def hold(pause):
-        with locks.hold([INSTANCE, CARD], patiently()):
-            pause()
-
-    with paused_child(hold) as holder:
+    with paused_child(holding(locks, INSTANCE, CARD)) as holder:
         holder.is_killed()
     with locks.hold([INSTANCE, CARD], patiently()):
         assert not is_free(locks, CARD)
@@ -163,20 +161,13 @@ def test_a_removed_lock_file_is_acquired_once(locks, tmp_path, in_child):
                 counter.write_text(str(int(counter.read_text()) + 1))
 
     def count_in_threads() -> None:
-        threads = [threading.Thread(target=count) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with futures.ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda _: count(), range(3)))
 
-    watchers = [
-        threading.Thread(target=in_child, args=(count_in_threads,)) for _ in range(3)
-    ]
-    for watcher in watchers:
-        watcher.start()
-    count_in_threads()
-    for watcher in watchers:
-        watcher.join()
+    with futures.ThreadPoolExecutor(3) as watchers:
+        children = [watchers.submit(in_child, count_in_threads) for _ in range(3)]
+        count_in_threads()
+    assert [child.exception() for child in children] == [None] * 3
     assert counter.read_text() == "120"
 
 
@@ -230,10 +221,5 @@ def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(locks_module.os, "open", fail)
-    with (
-        pytest.raises(
-            exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
-        ),
-        locks.hold([CARD], soon()),
-    ):
+    with raises(exception.StateReason.FULL), locks.hold([CARD], soon()):
         pytest.fail("a lock was held without a file")

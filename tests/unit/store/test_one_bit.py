@@ -2,8 +2,6 @@
 
 """One wrong bit in the store is reported or harmless; stress tests try 20,000."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -22,7 +20,7 @@ def flips(tmp_path: pathlib.Path):
         yield Flips(os.path.join(tmp_path, "bench"))
 
 
-def test_every_table_has_rows(flips: Flips):
+def test_every_table_has_rows(flips):
     with contextlib.closing(sqlite3.connect(flips.file)) as connection:
         found = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -32,11 +30,11 @@ def test_every_table_has_rows(flips: Flips):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_a_few_random_bits_may_be_wrong(flips: Flips):
+def test_a_few_random_bits_may_be_wrong(flips):
     assert [why for why in map(flips.trouble, flips.bits("unit", 40)) if why] == []
 
 
-def test_another_version_of_the_format_is_reported_or_harmless(flips: Flips):
+def test_another_version_of_the_format_is_reported_or_harmless(flips):
     for place in (18, 19, 47, 59):
         for version in (0, 2, 3, 129):
             content = bytearray(flips.content)
@@ -45,7 +43,7 @@ def test_another_version_of_the_format_is_reported_or_harmless(flips: Flips):
 
 
 @pytest.mark.parametrize("table", [each for each in TABLES if each != "damaged_leases"])
-def test_another_type_of_a_value_is_reported(flips: Flips, table):
+def test_another_type_of_a_value_is_reported(flips, table):
     with contextlib.closing(sqlite3.connect(flips.file)) as connection:
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
     for _, column, *_ in columns:

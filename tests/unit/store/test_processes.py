@@ -2,16 +2,12 @@
 
 """Several processes use one store, and some are killed."""
 
-from __future__ import annotations
-
 import threading
-
-import pytest
 
 from os_acc import exception
 from os_acc.store import Store
 from os_acc.store.database import Database
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"
@@ -101,9 +97,7 @@ def test_waiting_for_another_process_ends(store, state_path, paused_child):
             pause()
 
     with paused_child(stop_amid) as child:
-        with pytest.raises(
-            exception.StateUnavailable, check=has(reason=exception.StateReason.BUSY)
-        ):
+        with raises(exception.StateReason.BUSY):
             Store.open(state_path, busy_timeout=0.05)
         child.goes_on()
     assert store.leases() == ()

@@ -2,8 +2,6 @@
 
 """The record of names published in Placement."""
 
-from __future__ import annotations
-
 from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.store import snapshot
 from tests.unit.store.store_files import execute, reopened

@@ -6,8 +6,6 @@ The host was rebooted for the upgrade. For a host that was not, with guests that
 their devices, see ``test_upgrades_while_held.py``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +31,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def test_the_leases_are_listed(host: TestHost) -> None:
+def test_the_leases_are_listed(host):
     attached = host.manager.attached(None)
     holders = (*recorded_store.HELD, recorded_store.QUARANTINED)
     assert {uuid: len(entries) for uuid, entries in attached.items()} == {
@@ -48,7 +46,7 @@ def test_the_leases_are_listed(host: TestHost) -> None:
     assert host.manager.store.damaged == ()
 
 
-def test_the_devices_are_offered_to_no_other_guest(host: TestHost) -> None:
+def test_the_devices_are_offered_to_no_other_guest(host):
     taken = {
         function
         for lease in host.manager.store.leases()
@@ -60,7 +58,7 @@ def test_the_devices_are_offered_to_no_other_guest(host: TestHost) -> None:
             recorded_store.plug(host, 9, device)
 
 
-def test_the_devices_are_plugged_again_and_released(host: TestHost) -> None:
+def test_the_devices_are_plugged_again_and_released(host):
     before = host.kernel.snapshot()
     for drive in (recorded_store.DRIVE, recorded_store.ERASED):
         host.kernel.write_medium(drive, 1, DATA)

@@ -2,8 +2,6 @@
 
 """Unverified regions stay unverified when their records are damaged or lost."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -2,8 +2,6 @@
 
 """A row of plain columns whose digest does not match is damage."""
 
-from __future__ import annotations
-
 import pytest
 
 from os_acc.objects.epoch import DAY

@@ -29,7 +29,7 @@ from os_acc.store import codec
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.functional.host.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit import acme
 from tests.unit.plugins.vgpus import HALF, VFS, tagged, type_of
@@ -179,9 +179,7 @@ def _write_record(path: Path, values: list[object]) -> None:
     path.write_text(f"{record._check(payload)} {payload}\n", encoding="ascii")
 
 
-def test_another_schema_keeps_the_guests(
-    host: TestHost, guests: Guests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_schema_keeps_the_guests(host, guests, monkeypatch):
     set_steps(monkeypatch, STEP)
     host.restart()
     assert rows(file_in(host.state_path), "PRAGMA user_version") == [(2,)]
@@ -194,8 +192,8 @@ def test_another_schema_keeps_the_guests(
 
 
 def test_the_service_of_before_changes_nothing_until_it_is_restarted(
-    host: TestHost, guests: Guests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host, guests, monkeypatch
+):
     """Another process of the new version has upgraded the store meanwhile."""
     with monkeypatch.context() as newer:
         set_steps(newer, STEP)
@@ -205,9 +203,7 @@ def test_the_service_of_before_changes_nothing_until_it_is_restarted(
         lambda: host.unplug(1),
         host.restart,
     ):
-        with pytest.raises(
-            exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
-        ):
+        with raises(exception.StateReason.TOO_NEW):
             call()
     assert guests.are_untouched
     set_steps(monkeypatch, STEP)
@@ -217,8 +213,8 @@ def test_the_service_of_before_changes_nothing_until_it_is_restarted(
 
 
 def test_the_copy_of_the_state_takes_the_guests_back_across_a_schema(
-    host: TestHost, guests: Guests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host, guests, monkeypatch
+):
     copy = host.directory / "copy of the state"
     shutil.copytree(host.state_path, copy)
     with monkeypatch.context() as newer:
@@ -232,9 +228,7 @@ def test_the_copy_of_the_state_takes_the_guests_back_across_a_schema(
     guests.end()
 
 
-def test_a_guest_that_is_newer_than_the_copy_keeps_its_device(
-    host: TestHost, guests: Guests
-) -> None:
+def test_a_guest_that_is_newer_than_the_copy_keeps_its_device(host, guests):
     """The helper's record of its device is all that is left of its lease."""
     copy = host.directory / "copy of the state"
     shutil.copytree(host.state_path, copy)
@@ -255,9 +249,7 @@ def test_a_guest_that_is_newer_than_the_copy_keeps_its_device(
     guests.end()
 
 
-def test_fields_and_values_of_a_newer_version_do_not_hinder_an_older_one(
-    host: TestHost, guests: Guests
-) -> None:
+def test_fields_and_values_of_a_newer_version_do_not_hinder_an_older_one(host, guests):
     """The same schema, and fields that this version ignores."""
     for lease in host.manager.store.leases():
         _rewrite(host, lease, _fields_of(lease) | {"colour": "red"})
@@ -270,8 +262,8 @@ def test_fields_and_values_of_a_newer_version_do_not_hinder_an_older_one(
 
 
 def test_a_version_that_cannot_read_the_leases_leaves_the_guests_alone(
-    host: TestHost, guests: Guests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host, guests, monkeypatch
+):
     with monkeypatch.context() as older:
         unlearn(older, LeaseState.HELD)
         host.restart()

@@ -2,8 +2,6 @@
 
 """Drivers bind and unbind functions as in drivers/base and vfio-pci."""
 
-from __future__ import annotations
-
 import errno
 import os
 
@@ -174,7 +172,7 @@ def test_without_any_method_a_reset_is_refused(sysfs):
     assert refusal(sysfs.set, FPGA, "reset", "1") == errno.ENOTTY
 
 
-def test_a_link_is_not_followed(kernel, sysfs, tmp_path):
+def test_a_link_is_not_followed(kernel, sysfs):
     os.symlink("driver_override", sysfs.device(FPGA, "other"))
     assert refusal(sysfs.set, FPGA, "other", "x") == errno.ELOOP
 

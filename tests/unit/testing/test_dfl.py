@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import glob
@@ -16,7 +14,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.testing import FakeKernel, hosts
 from os_acc.testing.dfl import NOTHING, payload
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
-from tests.unit.testing.conftest import Attributes, end, end_of, in_child, start
+from tests.unit.testing.conftest import end, end_of, in_child, start
 
 CARD, PORTED, FIXED, SILENT = (
     "0000:3b:00.0",
@@ -101,7 +99,7 @@ def functions(kernel: FakeKernel, address: str = CARD) -> list[str | None]:
 # -- attributes of cards ------------------------------------------------------
 
 
-def test_every_kind_of_card_is_shown_as_the_kernel_shows_it(kernel: FakeKernel):
+def test_every_kind_of_card_is_shown_as_the_kernel_shows_it(kernel):
     whole = card(kernel)
     assert names(kernel, "dfl-fme.*") == ["dfl-fme.0"]
     assert (whole.manager, manager_state(kernel)) == ("fpga0", "unknown")
@@ -113,9 +111,7 @@ def test_every_kind_of_card_is_shown_as_the_kernel_shows_it(kernel: FakeKernel):
     assert card(kernel, SILENT).interface_id is None
 
 
-def test_another_driver_takes_nodes_and_devices_away(
-    kernel: FakeKernel, sysfs: Attributes
-):
+def test_another_driver_takes_nodes_and_devices_away(kernel, sysfs):
     sysfs.to_vfio(CARD)
     assert read_card(kernel.root, PciAddress.parse(CARD)) is None
     assert not os.path.exists(kernel.path("dev/dfl-fme.0"))
@@ -126,7 +122,7 @@ def test_another_driver_takes_nodes_and_devices_away(
 
 
 def test_a_card_that_comes_back_gets_free_numbers_and_has_kept_its_function(
-    kernel: FakeKernel, sysfs: Attributes
+    kernel, sysfs
 ):
     program(kernel, payload(OTHER))
     assert manager_state(kernel) == "operating"
@@ -140,14 +136,14 @@ def test_a_card_that_comes_back_gets_free_numbers_and_has_kept_its_function(
     assert manager_state(kernel) == "unknown"
 
 
-def test_a_reboot_brings_back_what_the_flash_holds(kernel: FakeKernel):
+def test_a_reboot_brings_back_what_the_flash_holds(kernel):
     program(kernel, payload(OTHER))
     kernel.reboot()
     assert functions(kernel) == [DFL_FUNCTION]
     assert kernel.held_by_hardware(CARD) == (DFL_FUNCTION,)
 
 
-def test_a_card_that_is_pulled_out_and_put_back_is_as_new(kernel: FakeKernel):
+def test_a_card_that_is_pulled_out_and_put_back_is_as_new(kernel):
     program(kernel, payload(OTHER))
     spec = kernel.hot_unplug(CARD)
     assert not os.path.exists(kernel.path("dev/dfl-fme.0"))
@@ -171,14 +167,14 @@ def test_a_card_that_is_pulled_out_and_put_back_is_as_new(kernel: FakeKernel):
     ],
     ids=["port", "flags", "size", "no engine", "no reconfiguration"],
 )
-def test_the_kernel_refuses_what_it_cannot_do(kernel: FakeKernel, given, error):
+def test_the_kernel_refuses_what_it_cannot_do(kernel, given, error):
     assert refusal(program, kernel, payload(OTHER), **given) == error
     assert functions(kernel) == [DFL_FUNCTION]
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ETIMEDOUT])
 def test_after_a_failure_the_port_stays_in_reset_until_the_driver_begins_anew(
-    kernel: FakeKernel, sysfs: Attributes, error: int
+    kernel, sysfs, error
 ):
     reported = ("reconfig CRC error",) if error == errno.EIO else ()
     kernel.fail_programming(CARD, *reported, error=error)
@@ -197,13 +193,13 @@ def test_after_a_failure_the_port_stays_in_reset_until_the_driver_begins_anew(
     assert functions(kernel) == [OTHER]
 
 
-def test_a_refusal_before_the_hardware_begins_changes_nothing(kernel: FakeKernel):
+def test_a_refusal_before_the_hardware_begins_changes_nothing(kernel):
     kernel.fail(CARD, "program", errno.ENOMEM)
     assert refusal(program, kernel, payload(OTHER)) == errno.ENOMEM
     assert functions(kernel) == [DFL_FUNCTION]
 
 
-def test_while_it_is_programmed_a_port_is_in_reset(kernel: FakeKernel):
+def test_while_it_is_programmed_a_port_is_in_reset(kernel):
     kernel.hang(CARD, "program")
     pid = start(lambda: program(kernel, payload(OTHER)))
     kernel.wait_until_blocked()
@@ -217,16 +213,14 @@ def test_while_it_is_programmed_a_port_is_in_reset(kernel: FakeKernel):
     assert functions(kernel) == [OTHER]
 
 
-def test_a_port_that_is_in_use_still_tells_its_function(kernel: FakeKernel):
+def test_a_port_that_is_in_use_still_tells_its_function(kernel):
     """afu_id_show() checks whether the port is disabled, not whether it is open."""
     kernel.open_node("dfl-port.0")
     kernel.open_node("dfl-fme.0")
     assert functions(kernel) == [DFL_FUNCTION]
 
 
-def test_a_driver_that_is_to_leave_waits_for_the_end(
-    kernel: FakeKernel, sysfs: Attributes
-):
+def test_a_driver_that_is_to_leave_waits_for_the_end(kernel, sysfs):
     kernel.hang(CARD, "program")
     programming = start(lambda: program(kernel, payload(OTHER)))
     kernel.wait_until_blocked()
@@ -242,7 +236,7 @@ def test_a_driver_that_is_to_leave_waits_for_the_end(
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_process_can_die_before_or_after(kernel: FakeKernel, after: bool):
+def test_a_process_can_die_before_or_after(kernel, after):
     kernel.kill(CARD, "program", after=after)
     assert in_child(lambda: program(kernel, payload(OTHER))) == -9
     assert functions(kernel) == [OTHER if after else DFL_FUNCTION]
@@ -251,7 +245,7 @@ def test_a_process_can_die_before_or_after(kernel: FakeKernel, after: bool):
 # -- open nodes ---------------------------------------------------------------
 
 
-def test_what_is_open_cannot_be_opened_exclusively(kernel: FakeKernel):
+def test_what_is_open_cannot_be_opened_exclusively(kernel):
     kernel.open_node("dfl-port.0", 77, "fpgadiag")
     assert refusal(opened, kernel, "dfl-port.0") == errno.EBUSY
     assert os.readlink(kernel.path("proc/77/fd/20")) == "/dev/dfl-port.0"
@@ -260,7 +254,7 @@ def test_what_is_open_cannot_be_opened_exclusively(kernel: FakeKernel):
     os.close(opened(kernel, "dfl-port.0"))
 
 
-def test_an_exclusive_open_ends_with_its_process(kernel: FakeKernel):
+def test_an_exclusive_open_ends_with_its_process(kernel):
     def hold() -> None:
         opened(kernel, "dfl-fme.0")
         kernel.hang(PORTED, "program")
@@ -273,7 +267,7 @@ def test_an_exclusive_open_ends_with_its_process(kernel: FakeKernel):
     os.close(opened(kernel, "dfl-fme.0"))
 
 
-def test_a_node_is_known_by_its_device_number(kernel: FakeKernel):
+def test_a_node_is_known_by_its_device_number(kernel):
     path = kernel.path("dev/dfl-port.0")
     assert refusal(kernel.open_exclusive, path, "1:3") == errno.ENXIO
     path = kernel.path("dev/dfl-port.99")
@@ -283,7 +277,7 @@ def test_a_node_is_known_by_its_device_number(kernel: FakeKernel):
 # -- ports and VFs ------------------------------------------------------------
 
 
-def test_a_released_port_leaves_the_host_and_keeps_its_name(kernel: FakeKernel):
+def test_a_released_port_leaves_the_host_and_keeps_its_name(kernel):
     move(kernel, PORT_RELEASE, 0)
     assert [port.number for port in card(kernel, PORTED).ports] == [1]
     assert not os.path.exists(kernel.path("dev/dfl-port.2"))
@@ -292,14 +286,14 @@ def test_a_released_port_leaves_the_host_and_keeps_its_name(kernel: FakeKernel):
     assert functions(kernel, PORTED) == [DFL_FUNCTION, DFL_FUNCTION]
 
 
-def test_a_port_is_released_and_assigned_once(kernel: FakeKernel):
+def test_a_port_is_released_and_assigned_once(kernel):
     assert refusal(move, kernel, PORT_ASSIGN, 0) == errno.EBUSY
     move(kernel, PORT_RELEASE, 0)
     assert refusal(move, kernel, PORT_RELEASE, 0) == errno.EBUSY
     assert refusal(move, kernel, PORT_RELEASE, 2) == errno.ENODEV
 
 
-def test_a_port_that_is_open_is_not_released(kernel: FakeKernel):
+def test_a_port_that_is_open_is_not_released(kernel):
     kernel.open_node("dfl-port.2")
     assert refusal(move, kernel, PORT_RELEASE, 0) == errno.EBUSY
     kernel.close_node("dfl-port.2")
@@ -310,15 +304,13 @@ def test_a_port_that_is_open_is_not_released(kernel: FakeKernel):
 
 
 @pytest.mark.parametrize(("released", "wanted"), [(0, 1), (1, 2), (2, 1)])
-def test_as_many_vfs_as_released_ports_and_no_others(
-    kernel: FakeKernel, sysfs: Attributes, released: int, wanted: int
-):
+def test_as_many_vfs_as_released_ports_and_no_others(kernel, sysfs, released, wanted):
     for number in range(released):
         move(kernel, PORT_RELEASE, number)
     assert refusal(sysfs.set, PORTED, "sriov_numvfs", str(wanted)) == errno.EINVAL
 
 
-def test_vfs_that_go_leave_their_ports_released(kernel: FakeKernel, sysfs: Attributes):
+def test_vfs_that_go_leave_their_ports_released(kernel, sysfs):
     for number in (0, 1):
         move(kernel, PORT_RELEASE, number)
     sysfs.set(PORTED, "sriov_numvfs", "2")

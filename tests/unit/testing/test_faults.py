@@ -2,8 +2,6 @@
 
 """Writes fail, hang or kill their process on request."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

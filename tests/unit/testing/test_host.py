@@ -2,8 +2,6 @@
 
 """A test host and its copies have only known options, and separate files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -22,22 +20,22 @@ def host(directory: Path, **parameters: object) -> TestHost:
 
 
 @pytest.mark.parametrize("name", ["separate_helpers", "relaese_timeout"])
-def test_a_name_that_is_no_option_is_rejected(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_no_option_is_rejected(tmp_path, name):
     with pytest.raises(cfg.NoSuchOptError, match=name):
         host(tmp_path, **{name: True})
 
 
-def test_an_option_that_its_group_lacks_is_rejected(tmp_path: Path) -> None:
+def test_an_option_that_its_group_lacks_is_rejected(tmp_path):
     with pytest.raises(cfg.NoSuchOptError, match="catalog "):
         host(tmp_path, groups={"os_acc_profiles": {"catalog": "/profiles"}})
 
 
-def test_an_unknown_group_is_rejected(tmp_path: Path) -> None:
+def test_an_unknown_group_is_rejected(tmp_path):
     with pytest.raises(cfg.NoSuchGroupError, match="os_acc_profile"):
         host(tmp_path, groups={"os_acc_profile": {"catalogue": "/profiles"}})
 
 
-def test_a_configuration_file_has_no_unknown_option(tmp_path: Path) -> None:
+def test_a_configuration_file_has_no_unknown_option(tmp_path):
     with pytest.raises(cfg.NoSuchOptError, match="plug_timeuot"):
         host(tmp_path).write_config(plug_timeuot=1.0)
 
@@ -65,9 +63,7 @@ def with_options_of_a_vendor(*files: str) -> cfg.ConfigOpts:
     return config
 
 
-def test_a_configuration_file_has_the_values_of_each_kind_of_option(
-    tmp_path: Path,
-) -> None:
+def test_a_configuration_file_has_the_values_of_each_kind_of_option(tmp_path):
     values = {option.dest: value for option, value in OPTIONS.items()}
     names = [f'{{"address": "0000:{bus}:00.0"}}' for bus in ("3b", "5e")]
     original = host(
@@ -92,7 +88,7 @@ def test_a_configuration_file_has_the_values_of_each_kind_of_option(
     assert written.os_acc.enabled_plugins == ["pci", "nic"]
 
 
-def test_a_copy_has_the_options_of_the_moment(tmp_path: Path) -> None:
+def test_a_copy_has_the_options_of_the_moment(tmp_path):
     original = host(tmp_path / "original", plug_timeout=10.0)
     original.options["plug_timeout"] = 20.0
     original.options["node_name"] = "node2"
@@ -103,7 +99,7 @@ def test_a_copy_has_the_options_of_the_moment(tmp_path: Path) -> None:
     assert config.os_acc_bitstreams.source == "glance"
 
 
-def test_a_change_of_a_copy_is_its_own(tmp_path: Path) -> None:
+def test_a_change_of_a_copy_is_its_own(tmp_path):
     original = host(tmp_path / "original")
     copy = original.copy(tmp_path / "copy")
     copy.options["plug_timeout"] = 20.0
@@ -113,7 +109,7 @@ def test_a_change_of_a_copy_is_its_own(tmp_path: Path) -> None:
     assert config.os_acc_bitstreams.source == "directory"
 
 
-def test_a_copy_uses_its_own_files(tmp_path: Path) -> None:
+def test_a_copy_uses_its_own_files(tmp_path):
     groups = {
         "os_acc_profiles": {"catalogue": str(tmp_path / "original" / "profiles")},
     }
@@ -125,23 +121,21 @@ def test_a_copy_uses_its_own_files(tmp_path: Path) -> None:
     assert config.os_acc_profiles.catalogue == str(tmp_path / "copy" / "profiles")
 
 
-def test_a_copy_uses_the_files_that_are_not_copied(tmp_path: Path) -> None:
+def test_a_copy_uses_the_files_that_are_not_copied(tmp_path):
     certificates = str(tmp_path / "original" / "certificates")
     groups = {"os_acc_bitstreams": {"certificates": certificates}}
     copy = host(tmp_path / "original", groups=groups).copy(tmp_path / "copy")
     assert copy.config().os_acc_bitstreams.certificates == certificates
 
 
-def test_a_copy_of_the_current_directory_keeps_what_is_no_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_the_current_directory_keeps_what_is_no_path(tmp_path, monkeypatch):
     os.mkdir(tmp_path / "original")
     monkeypatch.chdir(tmp_path / "original")
     copy = host(Path()).copy(tmp_path / "copy")
     assert copy.config().os_acc_bitstreams.source == "directory"
 
 
-def test_a_lease_is_of_the_host_that_has_plugged(tmp_path: Path) -> None:
+def test_a_lease_is_of_the_host_that_has_plugged(tmp_path):
     original = host(tmp_path / "original")
     copy = original.copy(tmp_path / "copy")
     with copy:

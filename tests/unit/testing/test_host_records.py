@@ -2,24 +2,19 @@
 
 """A recorded host, simulated from its record, shows the same devices."""
 
-from __future__ import annotations
-
 import dataclasses
-import io
 import json
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.cmd.main import OsAcc
 from os_acc.host import numa, pci
 from os_acc.host.usage import read_usage
 from os_acc.inventory.discovery import Inventory
@@ -40,6 +35,7 @@ from os_acc.testing import (
 )
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.records import as_json
+from tests.unit.cmd.console import run
 
 #: The PCI tree of a virtual machine on Linux 6.1 with virtio devices, as recorded.
 VIRTUAL_MACHINE = Path(__file__).with_name("recorded_virtual_machine.json")
@@ -128,9 +124,7 @@ def inventory(directory: Path, spec: HostSpec) -> Inventory:
         vgpus,
     ],
 )
-def test_discovery_finds_the_same_devices(
-    make: Callable[[], HostSpec], tmp_path: Path
-) -> None:
+def test_discovery_finds_the_same_devices(make, tmp_path):
     source = inventory(tmp_path / "source", make())
     # A drive is known by its serial number.
     file = tmp_path / "host.json"
@@ -147,14 +141,14 @@ def test_discovery_finds_the_same_devices(
     assert found.providers or found.refused
 
 
-def test_nodes_are_recorded(tmp_path: Path) -> None:
+def test_nodes_are_recorded(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", hosts.two_socket_host())
     spec = recorded(kernel.root, tmp_path / "host.json")
     copy = FakeKernel.build(tmp_path / "copy", spec)
     assert numa.read_topology(copy.root) == numa.read_topology(kernel.root)
 
 
-def test_an_interface_in_a_bond_is_used_on_the_simulated_host(tmp_path: Path) -> None:
+def test_an_interface_in_a_bond_is_used_on_the_simulated_host(tmp_path):
     nic = hosts.nic("0000:3b", name="ens1f0")
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((nic,)))
     interface = Path(kernel.path("sys/class/net/ens1f0"))
@@ -166,7 +160,7 @@ def test_an_interface_in_a_bond_is_used_on_the_simulated_host(tmp_path: Path) ->
     assert usage.get(PciAddress.parse(nic.address)) == "network interface ens1f0 is up"
 
 
-def test_a_function_of_a_guest_is_recorded_without_a_driver(tmp_path: Path) -> None:
+def test_a_function_of_a_guest_is_recorded_without_a_driver(tmp_path):
     with TestHost(tmp_path / "source", HostSpec((card(sriov=None),))) as host:
         host.plug(1, CARD)
         assert host.drivers(CARD) == ["vfio-pci"]
@@ -174,7 +168,7 @@ def test_a_function_of_a_guest_is_recorded_without_a_driver(tmp_path: Path) -> N
     assert function.driver == ""
 
 
-def test_a_vf_without_a_driver_keeps_its_attributes(tmp_path: Path) -> None:
+def test_a_vf_without_a_driver_keeps_its_attributes(tmp_path):
     mode = AttributeSpec("acme/mode", "host", stays=True)
     sriov = SriovSpec(1, 0x0E11, boot_vfs=1, vf_attributes=(mode,))
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(sriov=sriov),)))
@@ -183,7 +177,7 @@ def test_a_vf_without_a_driver_keeps_its_attributes(tmp_path: Path) -> None:
     assert function.sriov.vf_attributes == (mode,)
 
 
-def test_each_vf_keeps_its_own_attributes(tmp_path: Path) -> None:
+def test_each_vf_keeps_its_own_attributes(tmp_path):
     alike = AttributeSpec("acme/mode", "guest", keep)
     own = tuple((AttributeSpec("acme/unit", text, keep),) for text in "AB")
     sriov = SriovSpec(
@@ -198,7 +192,7 @@ def test_each_vf_keeps_its_own_attributes(tmp_path: Path) -> None:
         assert function.sriov.attributes_of(index) == (alike, *own[index])
 
 
-def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path: Path) -> None:
+def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path):
     with TestHost(
         tmp_path / "source",
         vgpus(),
@@ -211,7 +205,7 @@ def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path: Path) -> None
     assert [parent.capacity // each.cost for each in parent.types] == [4, 2]
 
 
-def test_attributes_of_a_driver_are_read_only_if_it_is_named(tmp_path: Path) -> None:
+def test_attributes_of_a_driver_are_read_only_if_it_is_named(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(),)))
     (function,) = recorded(kernel.root, tmp_path / "host.json").functions
     assert function.driver_attributes == ()
@@ -228,7 +222,7 @@ def test_attributes_of_a_driver_are_read_only_if_it_is_named(tmp_path: Path) -> 
     assert copy.read(copy.path(place)) == "guest\n"
 
 
-def test_serial_numbers_are_recorded_on_request_alone(tmp_path: Path) -> None:
+def test_serial_numbers_are_recorded_on_request_alone(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(),)))
     file = tmp_path / "host.json"
     recorded(kernel.root, file, [CARD])
@@ -238,7 +232,7 @@ def test_serial_numbers_are_recorded_on_request_alone(tmp_path: Path) -> None:
     assert AttributeSpec("acme/board_serial", "A17") in function.driver_attributes
 
 
-def test_a_recorded_attribute_gets_its_effect_when_it_is_loaded(tmp_path: Path) -> None:
+def test_a_recorded_attribute_gets_its_effect_when_it_is_loaded(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(),)))
     recorded(kernel.root, tmp_path / "host.json", [CARD])
     spec = load_host(tmp_path / "host.json", {"acme/mode": keep})
@@ -249,7 +243,7 @@ def test_a_recorded_attribute_gets_its_effect_when_it_is_loaded(tmp_path: Path) 
         assert copy.read(path) == "other\n"
 
 
-def test_no_attribute_is_read_whose_read_has_an_effect(tmp_path: Path) -> None:
+def test_no_attribute_is_read_whose_read_has_an_effect(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(),)))
     names = "config rom resource0 resource vpd uevent driver_override"
     for name in names.split():
@@ -267,7 +261,7 @@ def test_no_attribute_is_read_whose_read_has_an_effect(tmp_path: Path) -> None:
     assert ended.wait(60)
 
 
-def test_an_attribute_that_only_root_may_write_is_not_read(tmp_path: Path) -> None:
+def test_an_attribute_that_only_root_may_write_is_not_read(tmp_path):
     kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(),)))
     path = Path(kernel.path("sys/bus/pci/devices", CARD, "acme/start"))
     path.write_text("never read\n")
@@ -276,7 +270,7 @@ def test_an_attribute_that_only_root_may_write_is_not_read(tmp_path: Path) -> No
     assert "never read" not in (tmp_path / "host.json").read_text()
 
 
-def test_the_tree_of_a_virtual_machine_is_simulated(tmp_path: Path) -> None:
+def test_the_tree_of_a_virtual_machine_is_simulated(tmp_path):
     spec = load_host(VIRTUAL_MACHINE)
     copy = FakeKernel.build(tmp_path, spec)
     found = pci.scan(copy.root)
@@ -301,7 +295,7 @@ def test_the_tree_of_a_virtual_machine_is_simulated(tmp_path: Path) -> None:
         ('{"format": 1, "host": {"nodes": ["0-7"]}}', "no mapping"),
     ],
 )
-def test_another_file_is_rejected(text: str, why: str, tmp_path: Path) -> None:
+def test_another_file_is_rejected(text, why, tmp_path):
     file = tmp_path / "host.json"
     file.write_text(text)
     with pytest.raises(exception.InvalidInput, match="no record of a host") as caught:
@@ -309,12 +303,12 @@ def test_another_file_is_rejected(text: str, why: str, tmp_path: Path) -> None:
     assert why in str(caught.value)
 
 
-def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path):
     with pytest.raises(exception.InvalidInput, match="No such file"):
         load_host(tmp_path / "host.json")
 
 
-def test_a_record_with_code_is_rejected_and_imports_nothing(tmp_path: Path) -> None:
+def test_a_record_with_code_is_rejected_and_imports_nothing(tmp_path):
     host = json.loads(as_json(HostSpec((card(sriov=None, driver_attributes=()),))))
     attribute = {"name": "mode", "store": "antigravity:open"}
     host["host"]["functions"][0]["driver_attributes"] = [attribute]
@@ -325,7 +319,7 @@ def test_a_record_with_code_is_rejected_and_imports_nothing(tmp_path: Path) -> N
     assert "antigravity" not in sys.modules
 
 
-def test_a_key_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+def test_a_key_of_a_later_version_is_ignored(tmp_path):
     host = json.loads(VIRTUAL_MACHINE.read_text())
     host["host"]["functions"][0]["later"] = 1
     file = tmp_path / "host.json"
@@ -333,21 +327,15 @@ def test_a_key_of_a_later_version_is_ignored(tmp_path: Path) -> None:
     assert load_host(file) == load_host(VIRTUAL_MACHINE)
 
 
-def test_the_command_records_a_simulated_host(tmp_path: Path) -> None:
+def test_the_command_records_a_simulated_host(tmp_path):
     kernel = FakeKernel.build(tmp_path / "host", HostSpec((card(),)))
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        # No configuration: the host of a vendor has none.
-        app = OsAcc(kernel.root, cfg.ConfigOpts(), out, err)
-        status = app.run(["host", "record", *arguments])
-        return status, out.getvalue(), err.getvalue()
-
-    status, text, error = run("--device", CARD)
-    assert (status, error) == (0, "")
+    # No configuration: the host of a vendor has none.
+    ran = run(kernel.root, "host", "record", "--device", CARD)
+    assert (ran.status, ran.err) == (0, "")
     file = tmp_path / "host.json"
-    file.write_text(text)
+    file.write_text(ran.out)
     assert load_host(file) == recorded(kernel.root, tmp_path / "other.json", [CARD])
-    status, text, error = run("--device", "0000:ff:00.0")
-    assert (status, text) == (1, "")
-    assert "0000:ff:00.0 is not on this host\nhint: " in error
+    ran = run(kernel.root, "host", "record", "--device", "0000:ff:00.0")
+    assert (ran.status, ran.out) == (1, "")
+    assert "0000:ff:00.0 is not on this host\nhint: " in ran.err

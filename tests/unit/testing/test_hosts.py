@@ -2,8 +2,6 @@
 
 """The simulated hosts match their names, as read by the library."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -2,8 +2,6 @@
 
 """Mediated devices end with the driver of their parent, as mdev_core.c ends them."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

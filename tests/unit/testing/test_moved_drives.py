@@ -2,8 +2,6 @@
 
 """Simulated NVMe drives that a reboot renumbers, and that keep their data."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -25,9 +23,7 @@ def kernel(tmp_path: Path) -> FakeKernel:
     return FakeKernel.build(tmp_path, HostSpec(drives))
 
 
-def test_a_drive_that_moves_keeps_its_data_and_its_serial_number(
-    kernel: FakeKernel,
-) -> None:
+def test_a_drive_that_moves_keeps_its_data_and_its_serial_number(kernel):
     kernel.write_medium(FIRST, 1, b"first")
     kernel.write_medium(SECOND, 1, b"second")
     kernel.reboot({FIRST: SECOND, SECOND: THIRD})
@@ -40,15 +36,13 @@ def test_a_drive_that_moves_keeps_its_data_and_its_serial_number(
         kernel.state(FIRST)
 
 
-def test_two_drives_cannot_have_one_address(kernel: FakeKernel) -> None:
+def test_two_drives_cannot_have_one_address(kernel):
     with pytest.raises(OSError, match=os.strerror(errno.EEXIST)):
         kernel.reboot({FIRST: SECOND})
     assert kernel.state(FIRST).driver == "nvme"
 
 
-def test_the_driver_shows_the_serial_number_that_the_controller_reports(
-    kernel: FakeKernel,
-) -> None:
+def test_the_driver_shows_the_serial_number_that_the_controller_reports(kernel):
     old = kernel.hot_unplug(FIRST)
     kernel.hot_plug(dataclasses.replace(old, nvme=NvmeSpec(serial="other")))
     attribute = Path(kernel.path("sys/class/nvme/nvme1/serial"))

@@ -2,8 +2,6 @@
 
 """The library reads the fake kernel's NUMA nodes as specified."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 """Several processes share one tree, and some are killed during a write."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -2,8 +2,6 @@
 
 """The fake provider tree behaves as Nova's, which passes the same tests."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -2,8 +2,6 @@
 
 """VFs are created and removed as in drivers/pci/iov.c."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """A transaction shows its changes at once, and its end applies them."""
 
-from __future__ import annotations
-
 import tempfile
 
 import pytest

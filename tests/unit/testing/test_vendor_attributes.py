@@ -2,8 +2,6 @@
 
 """Attributes of a vendor's driver, with the behaviour that a test gives them."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from pathlib import Path
@@ -77,7 +75,7 @@ def attributes(tmp_path: Path) -> Attributes:
     return Attributes(FakeKernel.build(tmp_path, HostSpec((CARD,))))
 
 
-def test_a_write_has_the_effect_that_the_test_describes(attributes: Attributes) -> None:
+def test_a_write_has_the_effect_that_the_test_describes(attributes):
     attributes.set(PF, "acme/state", "down\n")
 
     assert attributes.get(PF, "acme/state") == "down\n"
@@ -86,7 +84,7 @@ def test_a_write_has_the_effect_that_the_test_describes(attributes: Attributes) 
     assert (write.text, write.outcome) == ("down\n", "done")
 
 
-def test_a_refused_write_changes_nothing(attributes: Attributes) -> None:
+def test_a_refused_write_changes_nothing(attributes):
     with pytest.raises(OSError, match="neither up nor down") as refused:
         attributes.set(PF, "acme/state", "sideways")
     assert refused.value.errno == errno.EINVAL
@@ -98,7 +96,7 @@ def test_a_refused_write_changes_nothing(attributes: Attributes) -> None:
     assert attributes.get(SIBLING, "acme/free") == "4\n"
 
 
-def test_a_write_to_a_vf_changes_its_sibling(attributes: Attributes) -> None:
+def test_a_write_to_a_vf_changes_its_sibling(attributes):
     attributes.set(VF, "acme/profile", "558")
 
     assert attributes.get(VF, "acme/profile") == "558\n"
@@ -106,13 +104,13 @@ def test_a_write_to_a_vf_changes_its_sibling(attributes: Attributes) -> None:
     assert attributes.get(SIBLING, "acme/free") == "0\n"
 
 
-def test_an_attribute_without_behaviour_is_read_only(attributes: Attributes) -> None:
+def test_an_attribute_without_behaviour_is_read_only(attributes):
     with contextlib.suppress(PermissionError):
         attributes.set(PF, "acme/model", "B200")
     assert attributes.get(PF, "acme/model") == "A100\n"
 
 
-def test_a_vf_may_have_attributes_of_its_own(attributes: Attributes) -> None:
+def test_a_vf_may_have_attributes_of_its_own(attributes):
     found = [attributes.get(each, "acme/profile") for each in (VF, SIBLING)]
     assert found == ["0\n", "7\n"]
     attributes.set(SIBLING, "acme/profile", "558")
@@ -120,7 +118,7 @@ def test_a_vf_may_have_attributes_of_its_own(attributes: Attributes) -> None:
     assert attributes.get(VF, "acme/free") == "0\n"
 
 
-def test_attributes_come_and_go_with_the_driver(attributes: Attributes) -> None:
+def test_attributes_come_and_go_with_the_driver(attributes):
     attributes.set(VF, "acme/profile", "558")
     attributes.driver("acmevf", "unbind", VF)
     assert not Path(attributes.device(VF, "acme")).exists()
@@ -129,7 +127,7 @@ def test_attributes_come_and_go_with_the_driver(attributes: Attributes) -> None:
     assert attributes.get(VF, "acme/profile") == "0\n"
 
 
-def test_an_attribute_that_stays_keeps_its_text(attributes: Attributes) -> None:
+def test_an_attribute_that_stays_keeps_its_text(attributes):
     attributes.set(PF, "acme/state", "down")
     attributes.driver("acme", "unbind", PF)
     assert attributes.get(PF, "changes") == "1\n"
@@ -139,7 +137,7 @@ def test_an_attribute_that_stays_keeps_its_text(attributes: Attributes) -> None:
     assert attributes.get(PF, "acme/state") == "up\n"
 
 
-def test_a_fault_strikes_a_vendors_attribute(attributes: Attributes) -> None:
+def test_a_fault_strikes_a_vendors_attribute(attributes):
     attributes.kernel.fail(PF, "acme/state", errno.EIO)
 
     with pytest.raises(OSError, match="Input/output error"):
@@ -147,6 +145,6 @@ def test_a_fault_strikes_a_vendors_attribute(attributes: Attributes) -> None:
     assert attributes.get(PF, "acme/state") == "up\n"
 
 
-def test_a_behaviour_is_a_function_of_a_module() -> None:
+def test_a_behaviour_is_a_function_of_a_module():
     with pytest.raises(ValueError, match="no function of a module"):
         AttributeSpec("acme/state", "up", lambda _function, _text: None)

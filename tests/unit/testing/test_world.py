@@ -2,8 +2,6 @@
 
 """Guests, hot plug and reboots change the fake kernel as the real one."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
