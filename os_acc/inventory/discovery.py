@@ -150,7 +150,7 @@ def discover(
     evidence = HostEvidence(root, rules, recorded, host)
     matched = _matched(evidence)
     usable, refused = _usable(evidence, matched)
-    found_types = list(mdev_types.offered_types(evidence))
+    found_types = list(mdev_types.offered_types(evidence, recorded))
     types = tuple([each for each in found_types if isinstance(each, OfferedType)])
     refused.extend([each for each in found_types if isinstance(each, RejectedDevice)])
     there = _still_there(recorded.provider_origins, host)

@@ -35,6 +35,8 @@ class HostEvidence:
         NUMA policy of Nova's alias takes precedence.
     :ivar nova: the functions that Nova's options also name.
     :ivar usage: the host's uses of the named functions and of their groups.
+    :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
+        ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
     :ivar lease_drivers: the driver that each function of a guest's lease has.
     :ivar nodes: see :func:`.vfio.nodes`.
     :ivar offered: the functions that their drivers offer to guests, including drivers
@@ -45,7 +47,7 @@ class HostEvidence:
     def __init__(
         self, root: str, rules: OperatorRules, recorded: RecordedState, host: Host
     ) -> None:
-        self.root, self.rules, self.recorded, self.host = root, rules, recorded, host
+        self.root, self.rules, self.host = root, rules, host
         policies = dict(matches(rules.nova_policies, host))
         self.named = {
             address: dataclasses.replace(tags, numa_policy=alias.numa_policy)
@@ -55,6 +57,11 @@ class HostEvidence:
         }
         claimed = (address for address, _ in matches(rules.nova, host))
         self.nova = rules.nova_mdev_parents.union(claimed)
+        # Each is computed anew by the records.
+        self.leased, self.taken = recorded.leased, recorded.taken
+        self.in_parts = recorded.leased_in_parts
+        self.mdev_parents = recorded.leased_parents
+        self.helper_claims = recorded.helper_claims
         self.lease_drivers = {
             function: lease.driver_of(function)
             for lease in recorded.leases
@@ -247,7 +254,7 @@ def _vfio_driver(
             return _no(function, RejectReason.NO_RESET)
         return None
     # A lease stays, also one of another caller, or without its driver.
-    if function.address in evidence.recorded.leased:
+    if function.address in evidence.leased:
         return None
     if tags.vgpu_type:
         detail = _without_vgpus(evidence.root, function)
@@ -304,7 +311,7 @@ def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
 
 
 def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if function.address in evidence.recorded.leased and _stays(evidence, function):
+    if function.address in evidence.leased and _stays(evidence, function):
         # The use is the vGPU of the lease.
         return None
     what = evidence.usage.get(function.address)
@@ -321,10 +328,10 @@ def _why_unknown(
 ) -> str | None:
     """Return why a function may be prepared for a guest, but not by a lease."""
     address, driver = function.address, function.driver
-    if address in evidence.recorded.leased:
+    if address in evidence.leased:
         return None
-    if address in evidence.recorded.helper_claims:
-        lost = evidence.recorded.helper_claims[address]
+    if address in evidence.helper_claims:
+        lost = evidence.helper_claims[address]
         return f"claimed by lease {lost}, which the store has lost"
     if driver is None:
         is_leaving = _is_leaving(evidence, function)
@@ -357,15 +364,15 @@ def _otherwise_leased(
     Others may create and remove VFs at any time, also while a guest has the PF; a
     lease may outlive its VF.
     """
-    if function.address in evidence.recorded.leased:
+    if function.address in evidence.leased:
         return None
-    if function.physfn is not None and function.physfn in evidence.recorded.taken:
+    if function.physfn is not None and function.physfn in evidence.taken:
         return _no(function, RejectReason.PF_LEASED, str(function.physfn))
-    if function.address in evidence.recorded.leased_in_parts:
-        vf = evidence.recorded.leased_in_parts[function.address]
+    if function.address in evidence.in_parts:
+        vf = evidence.in_parts[function.address]
         return _no(function, RejectReason.VFS_LEASED, str(vf))
-    if function.address in evidence.recorded.leased_parents:
-        slot = evidence.recorded.leased_parents[function.address]
+    if function.address in evidence.mdev_parents:
+        slot = evidence.mdev_parents[function.address]
         return _no(function, RejectReason.MDEVS_LEASED, str(slot))
     return None
 

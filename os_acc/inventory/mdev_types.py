@@ -55,7 +55,9 @@ _Named: TypeAlias = tuple[MdevType, DeviceTags, PciFunction | None]
 _Capacity: TypeAlias = tuple[Card, str | int]
 
 
-def offered_types(evidence: HostEvidence) -> Iterator[OfferedType | RejectedDevice]:
+def offered_types(
+    evidence: HostEvidence, recorded: RecordedState
+) -> Iterator[OfferedType | RejectedDevice]:
     """Yield the named types that can be offered, and the others with the reason.
 
     :raises HostStepFailed: the kernel reports an error.
@@ -86,7 +88,7 @@ def offered_types(evidence: HostEvidence) -> Iterator[OfferedType | RejectedDevi
         most = int(stated[1]) if stated else 0
         # At least one: the provider of a type stays while others use all capacity.
         total = max(1, len(existing) + attributes.available, most)
-        least = evidence.recorded.mdev_totals.get(kind, 0)
+        least = recorded.mdev_totals.get(kind, 0)
         if total < least and _is_in_use(evidence, kind, in_use):
             total = least
         handles = tuple(
@@ -100,7 +102,7 @@ def offered_types(evidence: HostEvidence) -> Iterator[OfferedType | RejectedDevi
                 fault=fault,
             )
             for slot, fault in _slots(
-                kind, total, attributes.available, existing, evidence.recorded
+                kind, total, attributes.available, existing, recorded
             )
         )
         yield OfferedType(
@@ -128,7 +130,7 @@ def _claim(
     if parent is not None:
         if (claimed := claims_of_nova(evidence, parent)) is not None:
             return dataclasses.replace(claimed, address=kind)
-        entire = {parent.address, parent.physfn} & evidence.recorded.taken
+        entire = {parent.address, parent.physfn} & evidence.taken
         if not entire:
             return None
         return RejectedDevice(kind, RejectReason.LEASED_WHOLE, str(next(iter(entire))))

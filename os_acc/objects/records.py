@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Final, NamedTuple, Self
@@ -18,9 +17,9 @@ from os_acc.objects.provider_names import ProviderOrigin
 from os_acc.objects.region import ALL_VERIFIED, Region, UnverifiedRegions
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class RecordedState:
-    """A snapshot of all records, which computes each of its properties once.
+    """A snapshot of all records.
 
     :ivar damaged_claims: functions claimed by damaged records of leases.
     :ivar unverified_regions: regions whose contents are unverified.
@@ -62,17 +61,17 @@ class RecordedState:
                 return lease
         return None
 
-    @functools.cached_property
+    @property
     def taken(self) -> frozenset[DeviceAddress]:
         """All functions and slots that are not free."""
         return self.leased.union(self.damaged_claims, self.helper_claims)
 
-    @functools.cached_property
+    @property
     def leased(self) -> frozenset[DeviceAddress]:
         """All functions that leases take from the host, and all leased slots."""
         return frozenset(each for lease in self.leases for each in lease.members)
 
-    @functools.cached_property
+    @property
     def outstanding_releases(self) -> Mapping[DeviceAddress, str]:
         """The functions and slots that plugins have to release or erase, each with its
         plugin.
@@ -87,12 +86,12 @@ class RecordedState:
             for address in lease.members
         }
 
-    @functools.cached_property
+    @property
     def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
         """The PFs with leased VFs, each with one such VF or a slot of it."""
         return {pf: lease.address for lease in self.leases for pf in lease.physfns}
 
-    @functools.cached_property
+    @property
     def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:
         """The PCI functions with leased mediated devices, each with one such slot."""
         return {
