@@ -223,7 +223,7 @@ class Devices:
             if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
-        # Undo :meth:`take`. A reboot may have done so.
+        # Undo take(). A reboot may have done so.
         has_records = is_restored
         if not is_restored and not device_state.given_back_by_reboot(
             self._root, lease, deadline
@@ -236,7 +236,7 @@ class Devices:
                     raise
         if not lease.is_the_guests:
             return
-        # Undo :meth:`prepare`.
+        # Undo prepare().
         plugin_steps.release(self._services, lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
         if lease.needs_release and not lease.needs_erase:

@@ -160,7 +160,9 @@ class Manager:
                     LOG.warning(
                         "unplug leaves %s of instance %s in quarantine: %s (run "
                         "'os-acc device release %s')",
-                        *(lease.address, lease.consumer_title, lease.reason),
+                        lease.address,
+                        lease.consumer_title,
+                        lease.reason,
                         lease.address,
                     )
                 elif not lease.erasure:

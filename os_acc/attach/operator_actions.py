@@ -445,6 +445,6 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
 def _check_address(address: object) -> None:
     if not isinstance(address, PciAddress | MdevSlot):
         raise exception.InvalidInput(
-            f"{exception.show(address)} is not a PciAddress",
+            f"{exception.show(address)} is neither a PciAddress nor a MdevSlot",
             hint="a PCI address looks like 0000:3b:02.1",
         )

@@ -83,12 +83,16 @@ class PluginSteps:
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         call: Callable[[], _T] = functools.partial(
             self.helper.run_step,
-            *(step, self.holder, arguments, self.deadline),
-            *(self.region, self.purpose),
+            step,
+            self.holder,
+            arguments,
+            self.deadline,
+            region=self.region,
+            purpose=self.purpose,
         )
-        return self._record(call)
+        return self._hand_over(call)
 
-    def _record(self, step: Callable[[], _T]) -> _T:
+    def _hand_over(self, step: Callable[[], _T]) -> _T:
         return native_threads.hand_over(step)
 
 
@@ -140,9 +144,11 @@ class RegionSteps(PluginSteps):
         region: Region,
         bitstream: Bitstream,
     ) -> None:
-        self._record(lambda: step(region, bitstream, self.holder.epoch, self.deadline))
+        self._hand_over(
+            lambda: step(region, bitstream, self.holder.epoch, self.deadline)
+        )
 
-    def _record(self, step: Callable[[], _T]) -> _T:
+    def _hand_over(self, step: Callable[[], _T]) -> _T:
         """Run a step, and record whether it may have written."""
         before, self._has_written = self._has_written, True
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 from os_acc import exception
@@ -40,7 +39,7 @@ def planner(
         # A device adopted by hand belongs to no request group of a provider.
         raise _refusal(wrong, "its provider is unknown")
     ports = {each.group: port for each in wrong if (port := each.policies.port)}
-    policies = Policies(MappingProxyType(ports), wrong[0].policies.guest)
+    policies = Policies(ports, wrong[0].policies.guest)
     return planning.LeasePlanner(
         root,
         wrong[0].owner,
@@ -170,7 +169,7 @@ def commit(
 ) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
     """Return the function that makes the records of the commit.
 
-    A new lease takes over the request of the old one, which gets the other UUID.
+    A new lease takes over the request of the old lease, which gets the new one's UUID.
     """
     gone = {old.uuid for old in olds.values()}
 

@@ -276,7 +276,8 @@ def check_undivided(root: str, lease: Lease) -> None:
 
     :raises DeviceInParts: a function has one, or its driver does not tell.
     """
-    for address, use in usage.mig_uses(root, lease.functions).items():
+    if uses := usage.mig_uses(root, lease.functions):
+        address, use = next(iter(uses.items()))
         raise client.DeviceInParts(
             f"{address} cannot be given to a guest: {use}", address=str(address)
         )

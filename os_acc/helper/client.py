@@ -46,9 +46,9 @@ _LONGEST_STEP = DEADLINE_LIMIT_MS / 1000
 class Helper:
     """Privileged steps as typed calls.
 
-    Each method raises HelperUnavailable if no helper starts, HelperLost if it ends or
-    does not answer, and HostError if the host, or root's configuration, refuses the
-    step.
+    Unless stated otherwise, each method raises HelperUnavailable if no helper starts,
+    HelperLost if it ends or does not answer, and HostError if the host, or root's
+    configuration, refuses the step.
 
     :param write_timeout: seconds that the kernel gets for one round trip, except in the
         steps of plugins.
@@ -167,7 +167,7 @@ class Helper:
         The helper's record of a device that has to be erased or released stays, until
         :meth:`forget`.
 
-        :raises DeviceInUse: with its holders.
+        :raises DeviceInUse: a process holds it; the error names the holders.
         """
         link, limit = self._turn(privsep.base, deadline)
         request = _give_back(lease, limit, proven_free=proven_free)
@@ -235,7 +235,7 @@ class Helper:
         """Remove the mediated device of a lease, unless a process holds it.
 
         :param is_removed: whether only the helper's record of it is left.
-        :raises DeviceInUse: with its holders.
+        :raises DeviceInUse: a process holds it; the error names the holders.
         """
         if not is_removed:
             self.check_unused(lease, deadline)
@@ -332,7 +332,7 @@ class Helper:
         """Change a card: the number of its VFs or ports, or its services.
 
         :param entrypoint: of a :class:`.request.CardRequest`, in this context.
-        :raises DeviceInUse: with its holders.
+        :raises DeviceInUse: a process holds it; the error names the holders.
         """
         link, limit = self._turn(context, deadline)
         request = CardRequest(card.address, card.identity.numbers, count, epoch, limit)
@@ -359,7 +359,7 @@ class Helper:
         :raises ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the region may hold anything, as after
             DeviceStuck and HelperLost.
-        :raises DeviceInUse: with its holders.
+        :raises DeviceInUse: a process holds it; the error names the holders.
         """
         if region.interface_id is None:
             raise exception.RegionUnusable(

@@ -32,11 +32,13 @@ import dataclasses
 import functools
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
+from oslo_config import cfg
 from oslo_log import log
 from oslo_privsep import comm, daemon
 
@@ -174,12 +176,25 @@ class Connection:
         try:
             if not self._runs():
                 self._use(start, self._context.connect())
-        except BaseException as error:  # noqa: BLE001 - forwarded to the callers
+        # ValueError: helper_command has an unclosed quotation mark.
+        # RuntimeError: no more threads for privsep's own; DeviceStuck: for ours.
+        except (
+            exception.DeviceStuck,
+            OSError,
+            ValueError,
+            RuntimeError,
+            cfg.Error,
+            daemon.FailedToDropPrivileges,
+        ) as error:
             self._fail(start, error)
         else:
             start.over.set_result(None)
+        finally:
+            # An error that is not foreseen ends the wait as well.
+            if not start.over.done():
+                self._fail(start, sys.exc_info()[1])
 
-    def _fail(self, start: PendingStart, error: BaseException) -> None:
+    def _fail(self, start: PendingStart, error: BaseException | None) -> None:
         failure = exception.HelperUnavailable(
             f"cannot start the privileged helper {self._context.pypath}: {error}"
         )

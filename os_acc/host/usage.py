@@ -62,7 +62,7 @@ def read_usage(
 
 
 class Uses:
-    """The first use of each of these functions that is used.
+    """How the host uses some functions: the first use found of each.
 
     An error counts as a use: a faulty device must neither be taken from the host by
     mistake nor prevent the check of others.

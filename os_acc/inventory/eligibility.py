@@ -77,7 +77,7 @@ class HostEvidence:
         ]
         used = set(self.named).union(*[group.members for group in found])
         used_functions = {each: functions[each] for each in used if each in functions}
-        self.usage = usage.read_usage(root, used_functions, host.netdevs)
+        self.usage = usage.read_usage(root, used_functions, pci.netdevs(root))
 
 
 def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTags]]:

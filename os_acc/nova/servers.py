@@ -90,7 +90,7 @@ class ServerAccelerators:
             allocations = allocations or self._allocations.of(context, instance.uuid)
             if not self._node.owns_any(allocations):
                 # Nova deletes the allocation of a server whose rebuild has failed.
-                if not (self._node.attached(info) and self._confirm(info)):
+                if not (self._node.attached(info) and self._confirm(instance, info)):
                     self._check_needs_none(instance)
                 return False
             _check_one_service(instance)
@@ -99,14 +99,20 @@ class ServerAccelerators:
             self._plug(instance.flavor, info, allocations)
             return is_new
 
-    def _check_encryption(self, instance: Any, providers: Container[str]) -> None:
-        """Check that encrypted memory permits the devices of these providers.
+    def _check_encryption(
+        self, instance: Any, allocations: Container[str] = ()
+    ) -> None:
+        """Check that encrypted memory permits the devices of a server.
 
+        :param allocations: the providers of the devices that are not leased yet.
         :raises InvalidExtraSpec: see :func:`.conversion.check_encryption`.
         """
         if conversion.memory_encryption(instance):
+            leased = {e["device_rp_uuid"] for e in self._entries(instance.uuid)}
             found = self._node.ready().providers()
-            found = [each for each in found if each["uuid"] in providers]
+            found = [
+                e for e in found if e["uuid"] in leased or e["uuid"] in allocations
+            ]
             conversion.check_encryption(instance, found, iommufd=self._iommufd)
 
     def _plug(
@@ -133,11 +139,9 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             held = self._node.attached()
-            own = held.get(instance.uuid, ())
-            self._check_encryption(instance, {each["device_rp_uuid"] for each in own})
             moved = migrations(context, instance)
             kept = [each for each in moved if _units(held.get(each, ()))]
-            if instance.uuid in held and not kept and self._confirm(info):
+            if instance.uuid in held and not kept and self._confirm(instance, info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
             owned = {
@@ -147,7 +151,7 @@ class ServerAccelerators:
             }
             for migration in kept:
                 self._settle(context, instance.uuid, migration, owned)
-            if kept and self._node.attached(info) and self._confirm(info):
+            if kept and self._node.attached(info) and self._confirm(instance, info):
                 return
             if not owned:
                 self._check_needs_none(instance)
@@ -157,8 +161,9 @@ class ServerAccelerators:
             flavor = conversion.allocated_flavor(instance, owned)
             self._plug(flavor, info, allocations)
 
-    def _confirm(self, info: InstanceDict) -> bool:
+    def _confirm(self, instance: Any, info: InstanceDict) -> bool:
         """Confirm the leases; return False if all were about to be released."""
+        self._check_encryption(instance)
         try:
             self._node.ready().plug(info, None, None)
         except exception.NotFound as error:

@@ -15,7 +15,8 @@ from typing import Final, Self
 TRAIT: Final = "CUSTOM_ACCELERATOR_LIVE_MIGRATABLE"
 
 _FLAGS: Final = {1: "STOP_COPY", 2: "P2P", 4: "PRE_COPY"}
-_STOP_COPY, _P2P = 1, 2
+_STOP_COPY: Final = 1
+_P2P: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -171,7 +171,8 @@ class SingleProvider:
     """One provider for all groups: the form of the specification."""
 
     uuid: str
-    is_unmapped: ClassVar = False
+    #: Whether the assignment of providers to groups is missing.
+    is_unmapped: ClassVar[bool] = False
 
 
 #: (provider, ((resource class, amount), ...)), all sorted.

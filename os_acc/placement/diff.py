@@ -11,7 +11,6 @@ additions of others to our providers, are not changed.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -61,23 +60,24 @@ class DesiredState:
     :ivar published_names: the names that os_acc has published.
     :ivar node_name: the prefix of our providers' names.
     :ivar named: the resource classes that the operator configured for devices.
+    :ivar names: the resource classes and traits that each wanted provider is to have.
     """
 
     wanted: Sequence[Capacity]
     published_names: PublishedNames
     node_name: str
     named: frozenset[str] = frozenset()
+    names: Mapping[str, frozenset[PlacementName]] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        names = {each.uuid: _names_of(each) for each in self.wanted}
+        object.__setattr__(self, "names", names)
 
     @property
     def cards(self) -> Mapping[str, CardProvider]:
         """The card providers, between the node and its devices, by UUID."""
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
-
-    @functools.cached_property
-    def names(self) -> Mapping[str, frozenset[PlacementName]]:
-        """The resource classes and traits that each wanted provider is to have."""
-        return {each.uuid: _names_of(each) for each in self.wanted}
 
     @property
     def assigned(self) -> PublishedNames:

@@ -57,8 +57,8 @@ class Kernel:
         try:
             return sorted(os.listdir(self.path(*parts)))
         except OSError as error:
-            # Its device may be on its way out.
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            # ENODEV: its device is being removed.
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
             return []
 

@@ -54,7 +54,8 @@ def decode(kind: Any, value: Any) -> Any:
 def _reader(kind: Any) -> Callable[[Any], Any] | None:
     """Return the function that reads a type; None: its values are plain.
 
-    That of an optional type reads a value; only fields of objects may have none.
+    For an optional type it reads values other than None. ``read_fields`` handles None:
+    an optional type may only be that of a field.
     """
     parts = typing.get_args(kind)
     if kind is PciAddress:

@@ -222,7 +222,7 @@ class AdminQueue:
 
     def _log(self, number: int) -> bytes:
         # NUMDL in bits 31:16 is the number of dwords, less one.
-        cdw10 = nvme.LOG_SIZE // 4 - 1 << 16 | number
+        cdw10 = (nvme.LOG_SIZE // 4 - 1) << 16 | number
         return self._send(_GET_LOG_PAGE, _ALL_NAMESPACES, cdw10, size=nvme.LOG_SIZE)
 
     def _send(

@@ -242,13 +242,16 @@ def _is_blank_vf(function: PciAddress) -> bool:
 
 @contextlib.contextmanager
 def _on_driver(note: EraseNote) -> Iterator[None]:
-    function, driver = note.function, pci_functions.driver(note.function)
-    if driver != survey.DRIVER:
+    function = note.function
+    if pci_functions.driver(function) != survey.DRIVER:
         pci_functions.check_unheld(pci_functions.group(function))
         # A killed worker may have left the function between two drivers: its note
         # alone has the binding to restore.
         if not note.is_rebound:
-            override = pci_functions.override(function)
+            driver, override = (
+                pci_functions.driver(function),
+                pci_functions.override(function),
+            )
             note.update(driver=driver, override=override, is_rebound=True)
         pci_functions.rebind(function, survey.DRIVER)
     try:

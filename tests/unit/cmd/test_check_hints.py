@@ -6,6 +6,7 @@ import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,6 @@ from os_acc.cmd.checks import state
 from os_acc.testing import HostSpec, hosts, uuid_of
 from tests.functional.host.attach.test_erasure import CARD, use
 from tests.functional.host.attach.test_erasure import host as erasing_host  # a fixture
-from tests.functional.host.attach.test_lost_store import remove
 from tests.unit.cmd.console import Console
 from tests.unit.placement.placement_double import Double
 from tests.unit.store.store_files import file_in
@@ -59,7 +59,8 @@ def placement() -> Iterator[Callable[[], Double]]:
 
 @pytest.mark.parametrize("has_guest", [True, False], ids=["guest", "no guest"])
 def test_a_lost_store(leased, has_guest):
-    remove(leased.bench)
+    for file in Path(leased.bench.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
     (hint,) = problems(leased, "unknown devices")
     if has_guest:
         follow(leased, hint, UUID=uuid_of(1))
