@@ -245,7 +245,7 @@ def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a function that cannot have its driver for a guest, or no reset by it."""
+    """Reject a function without a driver for guests, or that vfio-pci refuses."""
     driver, tags = driver_of(evidence, function), evidence.named[function.address]
     if driver == VFIO_PCI:
         if vfio.denylisted(evidence.root, function):

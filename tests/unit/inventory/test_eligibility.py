@@ -83,6 +83,22 @@ def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_b
     assert "0000:02:00.0: network interface eno1 is up" in refused.detail
 
 
+def test_an_interface_that_is_renamed_after_the_scan_keeps_its_function(
+    make_bench, monkeypatch
+):
+    bench = make_bench()
+    scan, interface = pci.scan, pathlib.Path(bench.root, "sys/class/net/ens2f0")
+
+    def then_renamed(root):
+        nonlocal interface
+        found = scan(root)
+        interface = interface.rename(f"{interface}x")
+        return found
+
+    monkeypatch.setattr(pci, "scan", then_renamed)
+    assert f"{interface.name}x" in bench.rejected("0000:af:00.0").detail
+
+
 def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_bench):
     """The privileged helper does not bind it either."""
     pf, other = "0000:3b:00.0", "0000:3b:00.1"
