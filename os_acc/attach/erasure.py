@@ -259,6 +259,7 @@ class Eraser:
         store, error = self._store.until(deadline), _stalled(lease)
         had_stalled = lease.reason == str(error)
         store.replace([again])
+        # The drive may have moved: its lease follows it.
         self.due(deadline)
         try:
             now = self.advance(lease.uuid, deadline)

@@ -27,7 +27,8 @@ def profile_of(
 
     vfio-pci itself answers ENOTTY for every device, and a question would reset it
     (vfio_pci_ops in drivers/vfio/pci/vfio_pci.c has no migration). The version of a
-    driver without one of its own is that of the kernel.
+    driver without one of its own is that of the kernel. A virtual parent has no
+    driver, and the name of its module (samples/vfio-mdev).
 
     :param identity: of the function, or of the parent of a mediated device; None: a
         virtual parent.
@@ -37,12 +38,13 @@ def profile_of(
     if slot is None:
         if handle.driver == VFIO_PCI:
             return None
-        driver, what = handle.driver, f"{handle.vgpu_type}"
+        driver, what, named = handle.driver, f"{handle.vgpu_type}", ""
         place = f"sys/bus/pci/drivers/{driver}"
     else:
         place, what = f"{mdev.PARENTS}/{slot.type.parent}/driver", slot.type.name
         driver = link_name(os.path.join(root, place)) or ""
-    module = link_name(os.path.join(root, place, "module")) or ""
+        named = "" if driver else slot.type.parent
+    module = link_name(os.path.join(root, place, "module")) or named
     version = _version(root, module) or _release(root)
     model = identity or (slot and slot.type.parent)
     return f"{model} {what} {driver} {version}"

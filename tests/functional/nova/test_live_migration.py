@@ -176,12 +176,12 @@ def test_an_unasked_device_refuses_it(pair, server):
 
 def test_one_of_two_devices_refuses_it(pair, server, monkeypatch):
     first, second = pair.nova.mdevs(FIRST, server)
-    real = migration._why_not
+    real = migration._Facts.why_not
     monkeypatch.setattr(
-        migration,
-        "_why_not",
-        lambda lease, subject, answers: (
-            "has worn out" if lease.uuid == second else real(lease, subject, answers)
+        migration._Facts,
+        "why_not",
+        lambda facts, lease, subject: (
+            "has worn out" if lease.uuid == second else real(facts, lease, subject)
         ),
     )
     text = why(pair, server)

@@ -120,6 +120,17 @@ def test_another_version_of_the_driver_has_no_answer(host_of, asked, address, ch
     assert len(asked()) == 1 + is_other
 
 
+def test_another_version_of_a_virtual_parents_module_has_no_answer(host_of):
+    host = host_of()
+    version = Path(host.root, "sys/module/mtty/srcversion")
+    version.parent.mkdir()
+    version.write_text("A\n")
+    use(host, SLOT)
+    assert is_published(host, SLOT)
+    version.write_text("B\n")
+    assert not is_published(host, SLOT)
+
+
 def test_a_driver_without_migration_is_not_asked_again(host_of, asked):
     host = host_of((0, 0))
     use(host, VF)
