@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from nova.compute import manager
 
 from tests.functional.nova import mdev_hosts, test_live_migration
 from tests.functional.nova.mdev_hosts import PARENTS, UNITS, MdevNode
@@ -73,6 +74,28 @@ def test_the_source_dies_and_the_server_is_evacuated_to_the_target(
         pair.check_free(SECOND)
         # Nova leaves the migration running, with an allocation that no lease has.
         assert pair.nova.allocations(move).keys() >= pair.nodes[FIRST].providers
+
+
+def test_the_source_ends_when_the_guest_has_arrived(pair, server):
+    """Nova does not learn of the arrival: for it, the server stays on the source."""
+
+    def check_arrived() -> None:
+        assert pair.nova.is_running(SECOND, server)
+
+    with (
+        mock.patch.object(manager.ComputeManager, "_post_live_migration"),
+        mock.patch("futurist.GreenThreadPoolExecutor.shutdown"),
+    ):
+        pair.nova.begin_live_migration(server)
+        pair.nova._wait_for_assert(check_arrived)
+        pair.nova.forget_guests(FIRST)
+        pair.nova.restart_compute_service(FIRST)
+    pair.nova._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+    for host in PARENTS:
+        pair.nova.reconcile(host)
+    check_both(pair, server)
+    assert pair.nova.host_of(server) == FIRST
+    check_arrived()
 
 
 class TestTwoProvidersAtTheTarget:
