@@ -345,8 +345,9 @@ def node_name(conf: cfg.ConfigOpts, given: str | None) -> str:
     :raises InvalidInput: the caller's name is not valid text for Placement.
     :raises InvalidConfiguration: ``[os_acc] node_name`` is invalid.
     """
-    is_name = isinstance(given, str) and given and given.isprintable()
-    if given is not None and not is_name:
+    if given is not None and not (
+        isinstance(given, str) and given and given.isprintable()
+    ):
         raise exception.InvalidInput(
             f"node_name is {exception.show(given)}, not the name of a compute node"
         )
@@ -378,14 +379,18 @@ def _reading(
 
 
 def _absolute(state_path: str | None) -> str:
-    is_path = False
-    with contextlib.suppress(UnicodeEncodeError):
-        is_path = b"\0" not in os.fsencode(state_path or "")
-    if not state_path or not os.path.isabs(state_path) or not is_path:
+    if not state_path or not os.path.isabs(state_path) or not _is_path(state_path):
         raise exception.InvalidConfiguration(
             f"[os_acc] state_path is {exception.show(state_path)}, not an absolute path"
         )
     return state_path
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
@@ -475,7 +480,7 @@ def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
 
 
 def _nova_mdevs(conf: cfg.ConfigOpts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the mdev types that Nova claims everywhere, and the addresses of others.
+    """Return the mdev types that Nova claims on all parents, and the parents it names.
 
     Nova uses only the first type of all, with or without addresses, and ignores the
     others. They are claimed as well: an operator who corrects that configuration must

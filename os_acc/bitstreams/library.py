@@ -259,7 +259,10 @@ class Library:
         :raises StateUnavailable: the cache cannot be used.
         """
         with self.cache.kept(image, deadline) as file:
-            yield None if file is None else self._checked(image, file, region, None)
+            if file is None:
+                yield None
+            else:
+                yield self._checked(image, file, region, deadline, is_verified=True)
 
     def forget(self, image: Image, deadline: float) -> bool:
         """Remove the file of an image if it was altered; return whether it was."""
@@ -275,14 +278,16 @@ class Library:
         image: Image,
         file: io.FileIO,
         region: Region | None,
-        deadline: float | None,
+        deadline: float,
+        *,
+        is_verified: bool = False,
     ) -> Bitstream:
         """Return the bitstream in a file after all checks.
 
-        :param deadline: of the check of the signature; None: it was checked before.
+        :param is_verified: whether its signature was verified before.
         """
         try:
-            if self._settings.signed and deadline is not None:
+            if self._settings.signed and not is_verified:
                 # Imported late: cryptography is slow to import, and rarely needed.
                 from os_acc.bitstreams import signature
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
 
@@ -28,7 +28,7 @@ _TREE = "tree"
 _WIDTH = 80
 
 
-class Topology(base.Listing, formatters.ListFormatter):
+class Topology(base.Listing):
     """Draw the sockets, NUMA cells, bridges, cards and VFs of this host as a tree.
 
     Shows the instance of each device, and each cell's free devices by NUMA policy.
@@ -43,12 +43,10 @@ class Topology(base.Listing, formatters.ListFormatter):
         self,
     ) -> ExtensionManager[formatters.ListFormatter]:
         found = super()._load_formatter_plugins()
-        entry = EntryPoint(_TREE, f"{__name__}:Topology", self.formatter_namespace)
-        found.extensions.append(extension.Extension(_TREE, entry, type(self), self))
+        entry = EntryPoint(_TREE, f"{__name__}:_Tree", self.formatter_namespace)
+        tree = _Tree(self._draw)
+        found.extensions.append(extension.Extension(_TREE, entry, _Tree, tree))
         return found
-
-    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """Add no option of the format; the command has them."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -77,14 +75,7 @@ class Topology(base.Listing, formatters.ListFormatter):
         self.remark_if_none_named()
         return rows(self._snapshot)
 
-    def emit_list(
-        self,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        """Draw the tree, which has more than the rows."""
+    def _draw(self, stdout: TextIO, parsed_args: argparse.Namespace) -> None:
         # Slow to import.
         from os_acc.cmd import topology_render as render
 
@@ -133,6 +124,25 @@ class Topology(base.Listing, formatters.ListFormatter):
             guest=GuestCells(topology, cells) if cells else None,
             models=self.models(look),
         )
+
+
+class _Tree(formatters.ListFormatter):
+    """The format of the tree, which has more than the rows."""
+
+    def __init__(self, draw: Callable[[TextIO, argparse.Namespace], None]) -> None:
+        self._draw = draw
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        pass
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        self._draw(stdout, parsed_args)
 
 
 # -- rows for programs -------------------------------------------------------

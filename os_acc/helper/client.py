@@ -353,7 +353,7 @@ class Helper:
 
         The image is found in the cache by its hash, and hashed once more.
 
-        :param entrypoint: of an :class:`.images.ImageRequest`; None: of DFL's cards.
+        :param entrypoint: of an :class:`.images.ImageRequest`; None: DFL's.
         :returns: canonical UUID of the region's function.
         :raises RegionUnusable: the region takes no bitstreams.
         :raises ImageUnusable: nothing was written.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import math
 import threading
 import time
 from collections import Counter
@@ -72,10 +71,11 @@ class HostProviders:
         :raises DeviceStuck: there is no thread for the request.
         """
         with self._lock:
-            found, read_at = self._hosts.get(host, ({}, -math.inf))
-            if self._clock() - read_at < max_age:
-                self._hosts.move_to_end(host)
-                return found
+            if host in self._hosts:
+                found, read_at = self._hosts[host]
+                if self._clock() - read_at < max_age:
+                    self._hosts.move_to_end(host)
+                    return found
             # Under the same lock: a request that ends meanwhile serves this call.
             answer = self._begin(host, resource_class)
         try:

@@ -149,25 +149,20 @@ class LeaseReconciler:
     ) -> set[str]:
         """Release the leases of a consumer that has left.
 
-        :returns: the uuids of its accelerators that stay, and have no allocation.
+        :returns: the uuids of its accelerators that stay, and of which neither it nor
+            a migration of its server has an allocation.
         :raises ServiceUnavailable: Placement does not answer.
         """
         server, has_failed = _server_of(context, consumer)
         if server in self._allocations.restoring:
             return set()
         allocated = self._allocated(context, {consumer, server})
-        missing = {
-            each["uuid"] for each in entries if each["device_rp_uuid"] not in allocated
-        }
+        missing = _outside(entries, allocated)
         instance = _instance(context, server)
         if missing and instance is not None:
             # A migration that has not ended has the allocation of its source.
             kept = self._allocated(context, migrations(context, instance))
-            missing = {
-                each["uuid"]
-                for each in entries
-                if each["uuid"] in missing and each["device_rp_uuid"] not in kept
-            }
+            missing = _outside(entries, allocated | kept)
         if not missing and not has_failed and not self._is_elsewhere(instance):
             return missing
         if instance is not None and instance.task_state is not None:
@@ -244,6 +239,11 @@ class LeaseReconciler:
         return not devices & GuestDevices.of_entries(entries) or not (
             is_running or is_here or server == consumer
         )
+
+
+def _outside(entries: Sequence[AcceleratorEntry], providers: set[str]) -> set[str]:
+    """Return the uuids of the accelerators of other providers."""
+    return {each["uuid"] for each in entries if each["device_rp_uuid"] not in providers}
 
 
 def _server_of(context: Any, consumer: str) -> tuple[str, bool]:

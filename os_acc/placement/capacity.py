@@ -101,7 +101,7 @@ def _units(
             if mine.isdisjoint(handle.members):
                 is_taken = not taken.isdisjoint(handle.members)
                 totals[default] += 1
-                reserved[default] += bool(handle.fault) or is_taken
+                reserved[default] += int(bool(handle.fault) or is_taken)
     for lease in own:
         name = lease.wanted.resource_class or default
         totals[name] += 1

@@ -141,6 +141,9 @@ def _address(parts: object) -> PciAddress:
     return PciAddress(*numbers)
 
 
+_slot_number = number(10**9 - 1)
+
+
 def _slot(parts: object) -> MdevSlot:
     parent, type_name, count = _sequence(parts, 3)
     return MdevSlot(MdevType(parent, type_name), _slot_number(count))
@@ -198,7 +201,6 @@ def _digest(algorithm_and_value: object) -> Digest:
     return found
 
 
-_slot_number = number(10**9 - 1)
 Values: TypeAlias = tuple[object, ...]
 Group: TypeAlias = Annotated[int, number(2**31 - 1)]
 #: Number of the store's transaction that authorizes the call.

@@ -56,7 +56,7 @@ exit "$status"
 
 
 def become_ordinary(temporary: Path) -> None:
-    """Become the user ``nobody``, as nova-compute is not root.
+    """Become an ordinary user, as nova-compute is one.
 
     :param temporary: for its temporary files, in place of those of the tests' user.
     """

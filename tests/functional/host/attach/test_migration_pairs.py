@@ -56,7 +56,7 @@ def test_each_group_pairs_with_itself(host_of):
 
 
 def test_several_devices_need_p2p(host_of):
-    """QEMU refuses a guest with several devices of which one lacks it."""
+    """QEMU refuses a guest with several devices if one of them lacks P2P."""
     host = host_of((1, 4096))
     host.plug(1, VF, SLOT)
     assert all("lacks P2P" in each["reason"] for each in described(host))
