@@ -17,7 +17,7 @@ from benchmarks import leased, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
-from os_acc.bitstreams.cache import Cache, CachedImage
+from os_acc.bitstreams.cache import Cache, CacheContents
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest
@@ -115,15 +115,15 @@ class _Shelf:
     def look(self) -> tuple[measure.Work[Any], measure.Work[Any]]:
         """Return the works that list all images: with the cache, and by bare calls."""
 
-        def check(found: tuple[CachedImage, ...]) -> None:
-            names = [each.digest.file_name for each in found]
+        def check(found: CacheContents) -> None:
+            names = [each.digest.file_name for each in found.entries]
             assert names == self._names, "others, or in another order"
 
         def check_stats(found: list[tuple[float, str]]) -> None:
             assert len(found) == len(self._names), "not all of them"
 
         return (
-            measure.Work(self._cache.entries, check),
+            measure.Work(self._cache.survey, check),
             measure.Work(self._stats, check_stats),
         )
 

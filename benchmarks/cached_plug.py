@@ -12,13 +12,13 @@ import random
 import tempfile
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks import card_helper, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Aim, Row
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.options import DIRECTORY
+from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.testing import HostSpec, TestHost, hosts, image_directory
 from os_acc.testing.helper import privileged_by
 from os_acc.testing.writes import WriteOutcome
@@ -91,7 +91,7 @@ class _Guests:
         self._cache = os.path.join(bench.state_path, DIRECTORY)
         self._functions = itertools.cycle(_FUNCTIONS)
         self._function = ""
-        self._guest: dict[str, Any] = {}
+        self._guest: InstanceDict = {"uuid": ""}
         for _ in _FUNCTIONS:
             # Fetch the images now; no timed plug fetches one.
             self.next()
@@ -105,12 +105,12 @@ class _Guests:
         self._guest = {"uuid": str(uuid.uuid4())}
         self._before = self._programmed()
 
-    def plug(self) -> list[dict[str, Any]]:
+    def plug(self) -> list[AcceleratorEntry]:
         selected, specs = self._request
         requested = {"accel1:function_id": self._function}
         return self._manager.plug(self._guest, selected, specs | requested)
 
-    def check(self, entries: list[dict[str, Any]]) -> None:
+    def check(self, entries: list[AcceleratorEntry]) -> None:
         """Check that the guest has the card, programmed once with its function."""
         (entry,) = entries
         assert entry["pci_id"] == _CARD, "another card"

@@ -60,8 +60,9 @@ def compare(before: Sequence[Round], after: Sequence[Round]) -> list[Comparison]
 
 def unpaired(before: Sequence[Round], after: Sequence[Round]) -> set[Key]:
     """Return the rows that not every round of both trees has."""
-    rounds = [set(each) for each in (*before, *after)]
-    return set.union(*rounds) - set.intersection(*rounds)
+    rounds: list[set[Key]] = [set(each) for each in (*before, *after)]
+    everywhere = rounds[0].intersection(*rounds)
+    return everywhere.union(*rounds) - everywhere
 
 
 def _compared(key: Key, before: Sequence[Row], after: Sequence[Row]) -> Comparison:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks import discovery, host, leased, measure, record
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
+from os_acc.objects.api import AcceleratorEntry
 from tests.stress.simulated_host import request
 
 NAME = "confirm"
@@ -39,7 +39,7 @@ def _of(plan: Plan, manager: Manager, size: int) -> Iterator[Row]:
     (like,) = manager.store.leases()
     leased.lease(manager, like, [each for each in vfs if each != str(like.address)])
 
-    def check(found: list[dict[str, Any]]) -> None:
+    def check(found: list[AcceleratorEntry]) -> None:
         assert found == first, "another device"
         assert len(manager.store.leases()) == len(vfs), "leases are missing"
 

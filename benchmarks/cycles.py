@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from benchmarks import counting, measure
 from benchmarks.measure import Pairs
 from benchmarks.rows import Aim, Count, Row
+from os_acc.objects.api import InstanceDict
 
 BOTH, PLUG, UNPLUG = "plug and unplug", "plug", "unplug"
 ONE_REQUEST = "plug and unplug, one request"
@@ -46,10 +47,10 @@ class Script(Generic[_W]):
 class Library(Protocol):
     """The library, with the VFs of one card."""
 
-    def plug(self, amount: int) -> dict[str, str]:
+    def plug(self, amount: int) -> InstanceDict:
         """Plug VFs for a new instance; return the instance."""
 
-    def unplug(self, guest: dict[str, str], amount: int) -> None:
+    def unplug(self, guest: InstanceDict, amount: int) -> None:
         """Unplug all VFs of an instance."""
 
 
@@ -65,7 +66,7 @@ class Bench(abc.ABC, Generic[_W]):
 
     def ours(self, amount: int) -> Cycle:
         """Run a cycle with the library."""
-        guests: list[dict[str, str]] = []
+        guests: list[InstanceDict] = []
         return self._cycle(
             amount,
             lambda: guests.append(self._library.plug(amount)),

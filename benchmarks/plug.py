@@ -19,6 +19,7 @@ from benchmarks.leased import VFS
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
+from os_acc.objects.api import InstanceDict
 from os_acc.testing import FakeKernel, FunctionSpec, HostSpec, SriovSpec
 from os_acc.testing.writes import Write, WriteOutcome
 
@@ -72,15 +73,15 @@ class _Library:
         self._manager = manager
         self._provider = manager.providers()[0]
 
-    def plug(self, amount: int) -> dict[str, str]:
+    def plug(self, amount: int) -> InstanceDict:
         """Plug VFs for a new instance; return the instance."""
-        guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
+        guest: InstanceDict = {"uuid": str(uuid.uuid4()), "name": "guest"}
         specs = {f"resources1:{self._provider.device.resource_class}": str(amount)}
         entries = self._manager.plug(guest, {"uuid": self._provider.uuid}, specs)
         assert len(entries) == amount, entries
         return guest
 
-    def unplug(self, guest: dict[str, str], amount: int) -> None:
+    def unplug(self, guest: InstanceDict, amount: int) -> None:
         """Unplug all VFs of an instance."""
         released = self._manager.unplug(guest)
         assert released == amount, f"{released} of {amount} released"

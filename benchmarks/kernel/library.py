@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import conf, privsep, service
+from os_acc.objects.api import InstanceDict
 from tests.functional.kernel import sysfs
 
 
@@ -49,15 +50,15 @@ class Library:
         self.vfs = sysfs.virtual_functions(self._pf)
         assert len(self.vfs) == 4, self.vfs
 
-    def plug(self, amount: int) -> dict[str, str]:
+    def plug(self, amount: int) -> InstanceDict:
         """Plug VFs for a new instance; return the instance."""
-        guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
+        guest: InstanceDict = {"uuid": str(uuid.uuid4()), "name": "guest"}
         specs = {f"resources1:{self._provider.device.resource_class}": str(amount)}
         entries = os_acc.plug(guest, {"uuid": self._provider.uuid}, specs)
         assert len(entries) == amount, entries
         return guest
 
-    def unplug(self, guest: dict[str, str], amount: int) -> None:
+    def unplug(self, guest: InstanceDict, amount: int) -> None:
         """Unplug all VFs of an instance."""
         released = os_acc.unplug(guest)
         assert released == amount, f"{released} of {amount} released"
