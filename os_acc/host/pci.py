@@ -103,10 +103,11 @@ class Host:
         :raises HostStepFailed: it has no group, or the group is unreadable.
         """
         address, number = function.address, function.iommu_group
-        text, hint = f"{address} is in no IOMMU group", ""
-        if number is not None:
-            if (found := self.groups.get(number)) is not None:
-                return found
+        if number is None:
+            text, hint = f"{address} is in no IOMMU group", ""
+        elif (found := self.groups.get(number)) is not None:
+            return found
+        else:
             text = f"IOMMU group {number} of {address} cannot be read"
             hint = str(self.unreadable.get(f"iommu group {number}", ""))
         raise HostStepFailed(

@@ -250,7 +250,8 @@ def _vfio_driver(
     if driver == VFIO_PCI:
         if vfio.denylisted(evidence.root, function):
             return _no(function, RejectReason.DENYLISTED)
-        if not tags.allow_no_reset and not _is_reset(evidence, function):
+        is_accepted = tags.allow_no_reset or function.resets_alone
+        if not is_accepted and not _is_reset_with_bus(evidence, function):
             return _no(function, RejectReason.NO_RESET)
         return None
     # A lease stays, also one of another caller, or without its driver.
@@ -290,15 +291,13 @@ def _untagged_vgpu(
     return _no(function, RejectReason.UNSUPPORTED, hint)
 
 
-def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
-    """Return whether a function is reset, alone or together with its bus.
+def _is_reset_with_bus(evidence: HostEvidence, function: PciFunction) -> bool:
+    """Return whether a function is reset together with its bus.
 
     VFIO resets a bus if it has all functions of it, and there is a bridge above
     (vfio_pci_dev_set_resettable() in drivers/vfio/pci/vfio_pci_core.c). The helper does
     so if the first function of the bus has no other reset.
     """
-    if function.resets_alone:
-        return True
     functions = evidence.host.functions
     bus = [each for each in functions if each.parts[:2] == function.address.parts[:2]]
     if len(bus) == 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
@@ -21,6 +22,7 @@ from os_acc.objects.request_group import AttachTarget, GroupAllocation
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"
+_ADDRESS: Final = operator.attrgetter("address")
 
 
 class LeaseState(enum.Enum):
@@ -204,7 +206,7 @@ class LeaseView(abc.ABC):
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """All functions that the lease takes from the host."""
-        return tuple([prior.address for prior in self.prior])
+        return tuple(map(_ADDRESS, self.prior))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

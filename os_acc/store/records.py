@@ -114,7 +114,8 @@ def next_epoch(
         epochs. The counter rises no further than the helper's own limit for
         this store.
     """
-    last = schema.read_meta(connection).epoch
+    # The transaction has checked the row.
+    (last,) = connection.execute("SELECT epoch FROM meta").fetchone()
     own = min(max(last + 1, now), epoch.LIMIT)
     chosen = accepted.nearest(own) if accepted else own
     counter = chosen if chosen <= epoch.AcceptedEpochs.at(last, now).limit else own
