@@ -21,9 +21,9 @@ as well: if it were recorded, every later call would be refused as older.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -43,7 +43,7 @@ from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import privileged_conf, record
 from os_acc.privsep.locks import open_lock, open_parent
-from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome, refused
 
 # Two live callers never use one device at the same time: the holder of the
 # lock is a child whose caller is gone, or it is stuck.
@@ -121,6 +121,7 @@ def run(
     privileged_conf.current()
     locks: list[int] = []
     outer: list[int] = []
+    pipes: list[int] = []
     try:
         # One order for all calls. A call that waits for others holds no device.
         for parent in sorted(parents, key=str):
@@ -130,13 +131,13 @@ def run(
             _lock(partial(open_lock, address), patience, locks)
         if epoch is not None:
             _enter(epoch, locks)
-        count = len(addresses)
-        results = partial(_results, count, job, check)
-        return _in_child(count, deadline, results, (*outer, *locks, *files))
+        results = partial(_results, len(addresses), job, check)
+        child = _begin(results, (*outer, *locks, *files), deadline, pipes)
+        return _answers(child, len(addresses), deadline)
     except CallRefused as refusal:
         return (refusal.result,) * len(addresses)
     finally:
-        for fd in (*outer, *locks):
+        for fd in (*outer, *locks, *pipes):
             os.close(fd)
 
 
@@ -213,76 +214,62 @@ def _record(number: bytes) -> bytes:
     return b"%b %08x\n" % (number, zlib.crc32(number))
 
 
-def _in_child(
-    count: int, deadline: float, results: Results, keep: Sequence[int]
-) -> tuple[CallResult, ...]:
-    with contextlib.ExitStack() as pipe:
-        try:
-            readable, writable = os.pipe2(os.O_CLOEXEC)
-            pipe.callback(os.close, readable)
-            try:
-                pid = _fork(results, writable, keep, deadline)
-            finally:
-                os.close(writable)
-        except OSError as error:
-            # No descriptor, process or memory was left.
-            number = error.errno or errno.EAGAIN
-            raise CallRefused(Outcome.REFUSED, number, "worker") from error
-        answers, ended = _collect(readable, deadline)
-    if ended:
-        os.waitpid(pid, 0)
-    else:
-        _stuck.add(pid)
-    return _complete(answers, count, ended)
+def _begin(
+    results: Results, keep: Sequence[int], deadline: float, pipes: list[int]
+) -> tuple[int, int]:
+    """Fork the child; return its number, and the pipe through which its results come.
 
-
-def _fork(results: Results, writable: int, keep: Sequence[int], deadline: float) -> int:
+    :param keep: the descriptors that stay open in it.
+    :param pipes: gets the pipe, which the caller closes.
+    """
     global _deadline, _kept
-    # Blocked before the fork, so that the child never runs without the mask.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
-        pid = os.fork()
-        if pid:
-            return pid
+        readable, writable = os.pipe2(os.O_CLOEXEC)
+        pipes.append(readable)
+        # Blocked before the fork, so that the child never runs without the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
         try:
-            _deadline, _kept = deadline, tuple(keep)
-            _close_all_but({writable, *keep})
-            for result in results():
-                os.write(writable, json.dumps(result).encode() + b"\n")
+            pid = os.fork()
+            if pid:
+                return pid, readable
+            try:
+                _deadline, _kept = deadline, tuple(keep)
+                _close_all_but({writable, *keep})
+                for result in results():
+                    os.write(writable, json.dumps(result).encode() + b"\n")
+            finally:
+                os._exit(0)
         finally:
-            os._exit(0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(writable)
+    except OSError as error:
+        # No descriptor, process or memory was left.
+        number = error.errno or errno.EAGAIN
+        raise CallRefused(Outcome.REFUSED, number, "worker") from error
 
 
 def _results(count: int, job: Job, check: Job | None) -> Iterator[CallResult]:
     """Yield the results of a child's jobs, up to the first failure."""
-    for index in range(count):
-        found = outcome(check, index) if check else OK
-        if found.outcome != Outcome.OK:
+    steps = (check, job) if check else (job,)
+    for step, index in itertools.product(steps, range(count)):
+        try:
+            result = step(index)
+        except CallRefused as refusal:
+            result = refusal.result
+        except OSError as error:
+            result = refused(error)
+        except MemoryError:
+            result = CallResult(Outcome.REFUSED, errno.ENOMEM, "worker")
+        except BaseException as error:  # noqa: BLE001 - reported to the parent
+            text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
+            result = CallResult(Outcome.FAILED, 0, "worker", text)
+        has_failed = result.outcome != Outcome.OK
+        if has_failed and step is check:
             yield from (CallResult(Outcome.UNREACHED),) * index
-            yield found
+        if has_failed or step is job:
+            yield result
+        if has_failed:
             return
-    for index in range(count):
-        result = outcome(job, index)
-        yield result
-        if result.outcome != Outcome.OK:
-            return
-
-
-def outcome(job: Job, index: int) -> CallResult:
-    """Run a job; return its answer also if it raises."""
-    try:
-        return job(index)
-    except CallRefused as refusal:
-        return refusal.result
-    except OSError as error:
-        return refused(error)
-    except MemoryError:
-        return CallResult(Outcome.REFUSED, errno.ENOMEM, "worker")
-    except BaseException as error:  # noqa: BLE001 - reported to the parent
-        text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
-        return CallResult(Outcome.FAILED, 0, "worker", text)
 
 
 def _close_all_but(keep: set[int]) -> None:
@@ -295,11 +282,14 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 
 
-def _collect(readable: int, deadline: float) -> tuple[list[CallResult], bool]:
-    data = b""
+def _answers(
+    child: tuple[int, int], count: int, deadline: float
+) -> tuple[CallResult, ...]:
+    """Return the results of a child; one that outlives the deadline is left alone."""
+    pid, readable = child
+    data, ended = b"", False
     poll = select.poll()
     poll.register(readable, select.POLLIN)
-    ended = False
     while not ended:
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
@@ -307,8 +297,12 @@ def _collect(readable: int, deadline: float) -> tuple[list[CallResult], bool]:
         chunk = os.read(readable, 65536)
         data += chunk
         ended = not chunk
+    if ended:
+        os.waitpid(pid, 0)
+    else:
+        _stuck.add(pid)
     lines = data.decode().split("\n")[:-1]
-    return [CallResult(*json.loads(line)) for line in lines], ended
+    return _complete([CallResult(*json.loads(each)) for each in lines], count, ended)
 
 
 def _complete(

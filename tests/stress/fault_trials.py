@@ -12,11 +12,10 @@ import errno
 import logging
 import os
 import select
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -392,25 +391,21 @@ def _time_flies(kernel: FakeKernel, effect: Effect) -> Iterator[None]:
     if effect is not Effect.HANG:
         yield
         return
-    fork, collect, mine = worker._fork, worker._collect, threading.local()
+    answers = worker._answers
 
-    def forked(*args: Any) -> int:
-        mine.worker = fork(*args)
-        return mine.worker
-
-    def collected(readable: int, deadline: float) -> object:
+    def awaited(child: tuple[int, int], count: int, deadline: float) -> object:
+        pid, readable = child
         poll = select.poll()
         poll.register(readable, 0)
         # Hung up: the worker has ended.
         while not poll.poll(5):
-            if any(_hangs(write, mine.worker) for write in kernel.writes()):
+            if any(_hangs(write, pid) for write in kernel.writes()):
                 deadline = min(deadline, time.monotonic() + 0.02)
                 break
-        return collect(readable, deadline)
+        return answers(child, count, deadline)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "_fork", forked)
-        patch.setattr(worker, "_collect", collected)
+        patch.setattr(worker, "_answers", awaited)
         patch.setattr(worker, "_LOCK_SECONDS", 0.02)
         yield
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent import futures
+from typing import TypeAlias
 
 import pytest
 
@@ -21,20 +22,25 @@ from os_acc import deadlines
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult
 
+Started: TypeAlias = tuple[list[CallResult], futures.Future[None]]
+
 
 @contextlib.contextmanager
 def for_workers() -> Iterator[None]:
     """Carry out each privileged call of this process in a thread."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "_in_child", _in_thread)
+        patch.setattr(worker, "_begin", _begin)
+        patch.setattr(worker, "_answers", _answers)
         yield
 
 
-def _in_thread(
-    count: int, deadline: float, results: worker.Results, _locks: Sequence[int]
-) -> tuple[CallResult, ...]:
+def _begin(results: worker.Results, *_others: object) -> Started:
     answers: list[CallResult] = []
-    ended = deadlines.begin(lambda: answers.extend(results()))
+    return answers, deadlines.begin(lambda: answers.extend(results()))
+
+
+def _answers(started: Started, count: int, deadline: float) -> tuple[CallResult, ...]:
+    answers, ended = started
     left = max(0.0, deadline - time.monotonic())
     _, late = futures.wait([ended], left)
     return worker._complete(list(answers), count, not late)

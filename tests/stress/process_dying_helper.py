@@ -57,9 +57,9 @@ def _set_trap(point: str, flag: str) -> None:
 
         worker.run = run_and_die
     elif point == "before the fork":
-        worker._in_child = _after(die, worker._in_child)
+        worker._begin = _after(die, worker._begin)
     elif point == "child running":
-        worker._collect = _after(die, worker._collect)
+        worker._answers = _after(die, worker._answers)
     else:
         worker._complete = _after(die, worker._complete)
 

@@ -129,7 +129,7 @@ class Recorder:
             **more: Any,
         ) -> Any:
             def answered(index: int) -> CallResult:
-                result = worker.outcome(job, index)
+                (result,) = worker._results(1, lambda _: job(index), None)
                 self.touch(f"answer {result.outcome}")
                 return result
 

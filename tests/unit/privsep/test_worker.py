@@ -176,13 +176,13 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("step", ["_fork", "_collect"])
+@pytest.mark.parametrize("step", ["os.fork", "select.poll"])
 def test_an_error_beside_the_child_leaves_no_descriptor_open(fake, monkeypatch, step):
     def fail(*_arguments):
         raise MemoryError
 
     before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(worker, step, fail)
+    monkeypatch.setattr(step, fail)
     with pytest.raises(MemoryError):
         worker.run([FIRST], 1, 30, lambda index: OK)
     assert os.listdir("/proc/self/fd") == before
