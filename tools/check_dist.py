@@ -76,7 +76,7 @@ def unpack(sdist: Path, target: Path) -> Path:
 
 def tracked(tree: Path) -> set[str]:
     """Return the files that git tracks in a tree."""
-    command = ["git", "-C", tree, "ls-files", "-z"]
+    command = ["git", "-C", str(tree), "ls-files", "-z"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return set(listed.split("\0")) - {""}
 

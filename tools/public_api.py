@@ -161,7 +161,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the arguments that os_acc adds to those of cliff's base classes."""
     for action in parser._actions:
         title = action.option_strings[-1] if action.option_strings else action.dest
-        group = getattr(action.container, "title", "")
+        group = getattr(vars(action)["container"], "title", "")
         if title != "--help" and "formatter" not in group.lower():
             yield title
 
