@@ -23,7 +23,8 @@ _RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]
 def start(*args: str, scratch: pathlib.Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _RUN, *args],
-        env={**os.environ, "TMPDIR": str(scratch)},
+        # The lowest versions of some libraries import eventlet, which warns of itself.
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "ignore"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
