@@ -240,8 +240,9 @@ def _begin(
             finally:
                 os._exit(0)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(writable)
+            # A signal that came meanwhile may raise here.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     except OSError as error:
         # No descriptor, process or memory was left.
         number = error.errno or errno.EAGAIN
