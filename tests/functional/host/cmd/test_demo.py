@@ -20,11 +20,14 @@ from os_acc.testing.demo.story import hostdev
 _RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
+# The lowest oslo.utils imports eventlet, whose present release warns of itself.
+_WARNINGS = "ignore:::oslo_utils.importutils"
+
+
 def start(*args: str, scratch: pathlib.Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _RUN, *args],
-        # The lowest versions of some libraries import eventlet, which warns of itself.
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": _WARNINGS},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
