@@ -223,11 +223,11 @@ def _begin(
     :param pipes: gets the pipe, which the caller closes.
     """
     global _deadline, _kept
+    # Blocked before the fork, so that the child never runs without the mask.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         readable, writable = os.pipe2(os.O_CLOEXEC)
         pipes.append(readable)
-        # Blocked before the fork, so that the child never runs without the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
         try:
             pid = os.fork()
             if pid:
@@ -241,12 +241,13 @@ def _begin(
                 os._exit(0)
         finally:
             os.close(writable)
-            # A signal that came meanwhile may raise here.
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     except OSError as error:
         # No descriptor, process or memory was left.
         number = error.errno or errno.EAGAIN
         raise CallRefused(Outcome.REFUSED, number, "worker") from error
+    finally:
+        # A signal that came meanwhile may raise here.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _results(count: int, job: Job, check: Job | None) -> Iterator[CallResult]:

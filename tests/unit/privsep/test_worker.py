@@ -176,7 +176,7 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("step", ["os.fork", "select.poll"])
+@pytest.mark.parametrize("step", ["signal.pthread_sigmask", "os.fork", "select.poll"])
 def test_an_error_beside_the_child_leaves_no_descriptor_open(fake, monkeypatch, step):
     def fail(*_arguments):
         raise MemoryError
