@@ -402,12 +402,12 @@ class NoDeviceReason(ErrorReason):
 
     NOT_FREE = "too few free devices"
     ERASING = (
-        "too few devices are erased after their last guests",
+        "too few free devices: others are still being erased",
         "another host may have a free device; 'os-acc device list' shows the progress",
     )
     NUMA_POLICY = (
         "too few free devices near the guest",
-        "another host may have such a device; a wider policy takes one of these",
+        "another host may have one near enough; a less strict policy accepts these",
     )
     NETWORK = (
         "no cell of the guest leads to a network",
@@ -601,7 +601,7 @@ class ImageReason(ErrorReason):
 
 
 class ImageUnusable(BitstreamError):
-    """No image, or the wrong one, would be programmed; none was."""
+    """The image is missing, invalid or not the requested one; none was programmed."""
 
     reason: ImageReason = ImageReason.INVALID
 

@@ -361,7 +361,7 @@ class Eraser:
         leases = {each.address: each.lease for each in records}
         found = {leases.get(each) for each in lease.functions}
         if found == {lease.uuid}:
-            # The lock is not needed: a call of the plugin may hold it for hours.
+            # Do not wait for the lock, which a call of the plugin may hold for hours.
             return
         damaged = record.UNREADABLE in found
         assert lease.erasure is not None

@@ -5,8 +5,8 @@
 Another free device of the same provider takes the place of one that was selected for
 other cells. Its lease is a new one, since the privileged helper records each device
 under the UUID of its lease; the two leases swap their requests in the transaction that
-commits the new one. A crash before it rolls the new lease back, a crash after it
-continues the release of the old one.
+commits the new one. After a crash, the new lease is rolled back if it was not
+committed; else the release of the old one continues.
 """
 
 from __future__ import annotations

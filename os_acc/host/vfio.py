@@ -161,7 +161,9 @@ def drivers(root: str) -> list[str]:
 
 
 def nodes(root: str) -> frozenset[str]:
-    """Return the IOMMU groups of whose functions VFIO has one, or waits for one.
+    """Return the IOMMU groups in ``/dev/vfio``.
+
+    VFIO has a function of each, or waits until a process closes one.
 
     :raises HostStepFailed: the kernel reports an error.
     """

@@ -114,7 +114,7 @@ def check(
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise
-        # One function costs the others nothing.
+        # The others are checked all the same.
         return _no(function, RejectReason.UNREADABLE, error.message)
 
 
@@ -254,7 +254,7 @@ def _vfio_driver(
         if not is_accepted and not _is_reset_with_bus(evidence, function):
             return _no(function, RejectReason.NO_RESET)
         return None
-    # A lease stays, also one of another caller, or without its driver.
+    # Accept a leased function without its driver, or for a caller that is managed.
     if function.address in evidence.leased:
         return None
     if tags.vgpu_type:

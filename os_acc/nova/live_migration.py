@@ -5,9 +5,9 @@
 Nova asks the target, then the source, then the target again. The data that the three
 exchange, ``LibvirtLiveMigrateData``, have no field of os_acc. ``target_mdevs`` carries
 the devices of the source until the last question: Nova itself sets it only then, and
-for its own vGPUs. An empty one is the target's statement that it understands this. In
-the end it has the mediated devices of the target by those of the source, and
-``pci_dev_map_src_dst`` has the functions; Nova writes both into the definition of the
+for its own vGPUs. An empty one is the target's statement that it understands this. At
+the end it maps each mediated device of the source to one of the target, as
+``pci_dev_map_src_dst`` maps the functions; Nova writes both into the definition of the
 guest.
 
 The source keeps its leases until the guest has left. The target plugs the allocation of

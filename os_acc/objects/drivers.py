@@ -61,6 +61,8 @@ _PRODUCTS: Final = frozenset(
 )
 # Generic ids of DFL devices: the subsystem id selects the product.
 _GENERIC: Final = frozenset({(0x8086, 0xBCCE), (0x8086, 0xBCCF)})
+#: All cards of the kernel's driver, by vendor and product.
+DFL_IDS: Final = _PRODUCTS | _GENERIC
 _GENERIC_SUBSYSTEMS: Final = frozenset(
     {(0x8086, 0x138D), (0x8086, 0x1770), (0x8086, 0x1771), (0x8086, 0x17D4)}
 )

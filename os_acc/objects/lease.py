@@ -31,7 +31,7 @@ class LeaseState(enum.Enum):
     PREPARING records the intent before the host is modified; it is rolled back
     once its writer is gone. RELEASING rolls forward: after a transient
     failure the release is retried. ERASING: the device is back on the host, and its
-    plugin erases the data of the former consumer, whose lease it no longer is.
+    plugin erases the data of the former consumer; the lease has no consumer any more.
     QUARANTINED waits for an operator.
     """
 
@@ -348,8 +348,8 @@ class Lease(LeaseView):
     def releasing(self) -> Self:
         """Return the lease in the state in which its release begins.
 
-        A plug that programs a card for the host stays ``preparing``: the state
-        separates it from a device that the host has used, and moved, since.
+        A plug that programs a card for the host stays ``preparing``. By this state, a
+        later release knows that the host has not used and rebound the card since.
         """
         is_plug = self.is_half_programmed
         state = LeaseState.PREPARING if is_plug else LeaseState.RELEASING

@@ -32,7 +32,7 @@ class NicPlugin(base.PluginBase):
 
 
 def _offer(each: MatchedFunction) -> pci.Offer | None:
-    # By its class; some vendors' FPGAs show themselves as network controllers.
+    # Some FPGAs have the class code of a network controller.
     if pci.family_of(each.function).kind != "NIC":
         return None
     return pci.offer(each, _traits(each.tags.physical_network, each.tags.function))

@@ -24,6 +24,7 @@ from os_acc.objects.device import (
     RejectReason,
     UsableFunction,
 )
+from os_acc.objects.drivers import DFL_IDS
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.region import Region
 from os_acc.plugins import base
@@ -62,14 +63,8 @@ def _ascend(model: str) -> Family:
 #: By vendor and product.
 BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
     {
-        # Intel's cards for its FPGAs (drivers/fpga/dfl-pci.c).
-        **dict.fromkeys(
-            (
-                (_INTEL, product)
-                for product in (0x09C4, 0x09C5, 0x0B30, 0x0B31, 0xBCCE, 0xBCCF)
-            ),
-            _FPGA,
-        ),
+        # The VFs of Intel's N3000 are in no table of the kernel.
+        **dict.fromkeys((*DFL_IDS, (_INTEL, 0x0B31)), _FPGA),
         **dict.fromkeys(qat.IDS, _QAT),
         # PFs and VFs of one id, as Huawei's driver package lists them.
         (_HUAWEI, 0xD100): _ascend("310"),
@@ -223,7 +218,7 @@ def devices(
         parent, address = other.parent.address, other.function.address
         if parent not in matched or address == parent:
             continue
-        # One that stays on its driver is another plugin's, unless a lease has bound it.
+        # Another plugin offers a function that stays on its driver and is not usable.
         if address not in own and other.tags.stays:
             continue
         found = own[address] if address in own else offer_once(other)

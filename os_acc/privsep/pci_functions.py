@@ -124,10 +124,10 @@ def is_bridge(address: PciAddress) -> bool:
 
 
 def resets_with_bus(address: PciAddress) -> bool:
-    """Return whether VFIO has a function, and resets it with its bus.
+    """Return whether a reset of this function has to reset its bus.
 
-    Of the functions of a bus behind a bridge, all in one group, it is the first, and
-    has no other reset.
+    The function is on a VFIO driver and has no other reset. It is the first of several
+    on a bus behind a bridge, and one group has all of them.
     """
     place = os.path.realpath(directory(address))
     above, name = os.path.split(place)

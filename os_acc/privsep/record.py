@@ -39,7 +39,7 @@ from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
 _SUFFIX = ".lease"
-# Parts the names of a slot: no parent and no type has it in its name.
+# Separates the parts of a slot's name: no parent and no type contains it.
 _SEPARATOR = "@"
 _SLOT = "mdev"
 _COPY: Final = re.compile(r"((?:[0-9a-f]{4}-){4}[0-9a-f]{4})@[0-9a-f]{32}", re.ASCII)

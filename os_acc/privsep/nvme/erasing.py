@@ -88,7 +88,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     with _on_driver_for(function, lease):
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
-        # It stays on its driver if the consumer is no guest.
+        # For a consumer on the host no later step unbinds the function and checks them.
         with pci_functions.claimed_disks(pci_functions.directory(function)):
             _choose(device, methods)
         if device.controller.sanitizes and queue.sanitize_status().is_running:

@@ -49,6 +49,8 @@ def test_a_family_has_its_class_and_traits(vendor, product, class_code, kind, tr
         (0x10EE, 0x0100, ETHERNET, "FPGA"),
         (0x1172, 0x0001, 0xFF0000, "FPGA"),
         (0x8086, 0x0B30, ACCELERATOR, "FPGA"),
+        (0x8086, 0x0B2B, ACCELERATOR, "FPGA"),
+        (0x1C2C, 0x1000, ETHERNET, "FPGA"),
         (0x10DE, 0x2235, DISPLAY, "GPU"),
         (0x8086, 0x1572, ETHERNET, "NIC"),
         (0x15B3, 0x101D, 0x020700, "NIC"),
