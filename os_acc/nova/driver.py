@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from nova import exception as nova_exception
@@ -20,6 +21,7 @@ from nova import objects
 from nova.compute import task_states
 from nova.conf import CONF
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log
 from oslo_serialization import jsonutils
 
@@ -323,8 +325,19 @@ class LibvirtDriver(MigratingDriver):
         super().rebuild(context, instance, *args, **kwargs)
 
     def unrescue(self, context: Any, instance: Any) -> None:
-        """Prepare the accelerators that the rescue guest did not have."""
+        """Prepare the accelerators that the rescue guest did not have.
+
+        Nova defines the guest as ``rescue`` has found and saved it: with devices that
+        may be another server's by now, and without those that the server got since.
+        """
         self._renew(context, instance)
+        others = GuestDevices.of_definition(self._host.get_guest(instance).get_config())
+        place = libvirt_utils.get_instance_path(instance)
+        saved = Path(place, "unrescue.xml")
+        devices = self._servers.guest_devices(instance)
+        fresh = Path(place, "unrescue.xml.new")
+        fresh.write_text(guest_devices.redefined(saved.read_text(), devices, others))
+        fresh.replace(saved)
         super().unrescue(context, instance)
 
     def suspend(self, context: Any, instance: Any) -> None:

@@ -129,6 +129,36 @@ class GuestDevices:
         return found
 
 
+_KINDS: Final = {
+    "pci": vconfig.LibvirtConfigGuestHostdevPCI,
+    "mdev": vconfig.LibvirtConfigGuestHostdevMDEV,
+}
+
+
+def redefined(definition: str, devices: GuestDevices, others: GuestDevices) -> str:
+    """Return the definition of a guest with these devices.
+
+    :param definition: XML that has other devices of os_acc, or none.
+    :param others: the devices of other services that the guest keeps.
+    """
+    domain = vconfig.etree.fromstring(definition)
+    parts = domain.find("devices")
+    missing = devices
+    for each in parts.findall("hostdev"):
+        if (kind := _KINDS.get(each.get("type"))) is None:
+            continue
+        config = vconfig.LibvirtConfigGuest()
+        config.add_device(device := kind())
+        device.parse_dom(each)
+        found = GuestDevices.of_definition(config)
+        missing -= found
+        if not (found & devices or found & others):
+            parts.remove(each)
+    for device in (*missing.functions(), *missing.mediated()):
+        parts.append(device.format_dom())
+    return str(vconfig.etree.tostring(domain, encoding="unicode"))
+
+
 def through_iommufd(function: Any) -> IommufdFunction:
     """Return a function of Nova's, as a part of a definition with iommufd."""
     found = IommufdFunction()

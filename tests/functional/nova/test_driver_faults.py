@@ -33,6 +33,30 @@ def failing(method: str) -> Iterator[mock.Mock]:
         yield failed
 
 
+# -- a guest that is rescued after a failure ------------------------------------
+
+
+@clouds.two_groups
+def test_after_a_failed_migration_an_unrescued_guest_has_its_accelerators(
+    pair, server, number
+):
+    with failing("finish_migration"):
+        pair.nova.fail_to_migrate(server)
+    pair.nova.rescue(server)
+    pair.nova.unrescue(server)
+    pair.check_attached(server, number, SECOND)
+
+
+@clouds.two_groups
+def test_an_unrescued_guest_has_no_accelerator_that_was_given_back(cloud, server):
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    with failing("finish_migration"):
+        cloud.nova.fail_to_resize(server, ONE)
+    cloud.nova.rescue(server)
+    cloud.nova.unrescue(server)
+    cloud.check_attached(server, 1)
+
+
 # -- a guest that is not created -----------------------------------------------
 
 
