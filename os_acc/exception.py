@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import enum
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from errno import EINTR, EMFILE, ENFILE, ENOMEM
@@ -35,6 +36,8 @@ _EXHAUSTED_HINT: Final = (
 # -- texts in errors --------------------------------------------------------
 
 _NOTE: Final = "... ({} more characters)"
+# A terminal obeys them. The name of a process or of an image may have some.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def shorten(text: str, most: int) -> str:
@@ -50,8 +53,9 @@ def shorten(text: str, most: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with lone surrogates escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Return the text with lone surrogates and control characters escaped."""
+    escaped = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return escaped.encode("utf-8", "backslashreplace").decode()
 
 
 def is_encodable(text: str) -> bool:

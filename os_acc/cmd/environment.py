@@ -8,6 +8,7 @@ import contextlib
 import os
 import pwd
 from collections.abc import Sequence
+from pathlib import Path
 
 from oslo_config import cfg
 
@@ -149,10 +150,18 @@ def check_owner(state_path: str) -> tuple[int, int]:
 def become_owner(state_path: str) -> None:
     """Switch from root to the owner permanently, with the owner's groups.
 
-    :raises StateUnavailable: the directory does not exist.
+    :raises StateUnavailable: the directory does not exist, or another user's link leads
+        to it.
     """
     if os.geteuid() != 0:
         return
+    for each in (state_path, *map(str, Path(state_path).parents)):
+        if os.path.islink(each) and (owner := os.lstat(each).st_uid):
+            # It may lead to a directory of root, who would then stay root.
+            raise exception.StateUnavailable(
+                f"{each} is a link of user {name_of(owner)}",
+                hint=f"set [os_acc] state_path to its target, or chown -h root {each}",
+            )
     uid, gid = check_owner(state_path)
     if uid == 0:
         return

@@ -33,7 +33,7 @@ from os_acc.privsep.claims import (
     TakeRequest,
     check_claims,
     guarded,
-    lease_of,
+    is_recorded,
     record_target,
     run,
     sound_record_of,
@@ -139,9 +139,8 @@ def _check_take(
     with guarded(target, call.group):
         address, driver = target.address, _requested(target)
         found = pci_functions.driver(address)
-        own = lease_of(address, target.identity, call.lease)
         # A function that is already taken stays so after leaving device_spec.
-        if found == driver and own == call.lease:
+        if found == driver and is_recorded(address, target.identity, call.lease):
             return OK
         root = privileged_conf.last_read()
         is_denied = root.denies_lease(address, call.addresses)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from os_acc import privsep
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 from os_acc.privsep import pci_functions, privileged_conf, record, request, worker
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import (
@@ -285,6 +285,19 @@ def lease_of_serial(
     return None
 
 
+def is_recorded(address: DeviceAddress, identity: tuple[int, ...], *mine: str) -> bool:
+    """Return whether a device itself is on record for one of these leases.
+
+    Such a device needs no permission of root's configuration. A lease whose device may
+    be another one (:func:`lease_of`) denies steps, and permits none.
+    """
+    try:
+        found = record_of(address, identity, *mine)
+    except RecordUnclear:
+        return UNREADABLE in mine
+    return found is not None and found.lease in mine
+
+
 def check_claims(
     targets: Sequence[BindTarget], lease: str, instead_of: str = ""
 ) -> None:
@@ -310,6 +323,11 @@ def _check_serial(target: BindTarget, lease: str) -> None:
     shown = pci_functions.serial(target.address)
     if shown and (own or target.serial) not in ("", shown):
         raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", shown)
+    if target.serial and not shown:
+        # It names the copy of the record: that of another device is not to be named.
+        others = map(pci_functions.serial, _of_model(target.identity))
+        if function_named(target.serial) or target.serial in others:
+            raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", "another device")
 
 
 def run(
@@ -367,9 +385,10 @@ def _reserve(call: ReserveRequest, index: int) -> CallResult:
         check_claims(call.targets, call.lease, call.instead_of)
     with guarded(target, call.group):
         mine = call.lease, call.instead_of
-        found = lease_of(target.address, target.identity, *mine)
         root = privileged_conf.last_read()
-        if found is None and root.denies_lease(target.address, call.addresses):
+        if not is_recorded(
+            target.address, target.identity, *mine
+        ) and root.denies_lease(target.address, call.addresses):
             raise privileged_conf.denied()
         record_target(call, target, call.use, call.instead_of)
     return OK

@@ -23,6 +23,8 @@ from typing import Final
 
 #: Directory of the locks, and of files for a boot: owned by root, removed at reboot.
 LOCKS: Final = "run/os_acc"
+#: Bytes of the longest file that :meth:`Kernel.read` reads, a page of sysfs.
+LONGEST: Final = 4096
 #: Directory of the copies of records: only root can write to it, or replace it, since
 #: its parent is root's as well.
 COPIES: Final = "var/lib/os-acc-privileged"
@@ -87,7 +89,7 @@ class Kernel:
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            return os.read(fd, 4096).decode("utf-8", "replace")
+            return os.read(fd, LONGEST).decode("utf-8", "replace")
         except OSError as error:
             # Neither does read(2).
             raise OSError(error.errno, error.strerror, path) from error

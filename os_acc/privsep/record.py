@@ -227,6 +227,8 @@ def write(record: DeviceRecord) -> None:
         ]
     )
     text = f"{_check(payload)} {payload}\n"
+    if len(text) > kernel.LONGEST:
+        raise OSError(errno.EINVAL, "the record would be too long to read", "record")
     name = ""
     if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)

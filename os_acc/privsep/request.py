@@ -29,6 +29,8 @@ from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 DEADLINE_LIMIT_MS = 600_000
 # As long as the name of a provider in Placement.
 _LONGEST_TEXT = 200
+# A message of oslo.privsep has room for millions of parts.
+_MOST_PARTS = 1024
 # The channel carries most values of a request as they are.
 _AS_THEY_ARE = frozenset({str, int, bool})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
@@ -126,6 +128,7 @@ def each(check: Callable[[Any], _T]) -> Callable[[object], tuple[_T, ...]]:
 def _sequence(value: object, *lengths: int) -> Sequence[Any]:
     if not isinstance(value, tuple | list) or (lengths and len(value) not in lengths):
         raise Malformed
+    require(len(value) <= _MOST_PARTS)
     return value
 
 

@@ -93,6 +93,9 @@ class Daemon(daemon.Daemon):
                 )
             clean_environment()
             preload(self.context.preload)
+            # The keys of a terminal stop or end all processes of its session.
+            if os.getsid(0) != os.getpid():
+                os.setsid()
         super().run()
 
     def loop(self) -> None:

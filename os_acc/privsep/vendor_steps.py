@@ -252,7 +252,7 @@ def _is_recorded(call: StepRequest) -> bool:
     if isinstance(call.device, MdevSlot):
         return mdev.holder_of(call.device) == call.lease
     return all(
-        claims.lease_of(each.address, each.identity, call.lease) == call.lease
+        claims.is_recorded(each.address, each.identity, call.lease)
         for each in call.members
     )
 

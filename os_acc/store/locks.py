@@ -178,7 +178,7 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
     while True:
         with contextlib.ExitStack() as opened:
             try:
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
                 process.files.add(fd)
                 opened.callback(os.close, fd)
                 opened.callback(process.files.discard, fd)

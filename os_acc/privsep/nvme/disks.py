@@ -121,9 +121,11 @@ def held(
         yield fds
 
 
-def mark(function: PciAddress) -> None:
-    """Keep udev away from the disks of a function."""
+def mark(function: PciAddress) -> bool:
+    """Keep udev away from the disks of a function; return whether it was not yet."""
+    is_new = _mark(function).read() is None
     _mark(function).replace(_instance(function))
+    return is_new
 
 
 def unmark(function: PciAddress) -> None:

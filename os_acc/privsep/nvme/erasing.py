@@ -23,6 +23,7 @@ from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.nvme import disks, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.disks import HeldDisk
+from os_acc.privsep.outcome import CallRefused
 from os_acc.privsep.record import DeviceRecord
 
 
@@ -74,7 +75,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     :raises CallRefused: the host uses a disk of the function.
     """
     # The host's disks of it may have data of an earlier guest.
-    disks.mark(function)
+    is_new = disks.mark(function)
     # That of an erasure that was given up.
     disks.end_keeper(function)
     manager = survey.manager_of(function)
@@ -89,8 +90,13 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
         # For a consumer on the host no later step unbinds the function and checks them.
-        with pci_functions.claimed_disks(pci_functions.directory(function)):
-            _choose(device, methods)
+        try:
+            with pci_functions.claimed_disks(pci_functions.directory(function)):
+                _choose(device, methods)
+        except CallRefused:
+            if is_new:
+                disks.unmark(function)
+            raise
         if device.controller.sanitizes and queue.sanitize_status().is_running:
             # An erasure that was given up: until its end the drive does no I/O.
             text = "a sanitize operation is running in the drive"
