@@ -262,7 +262,8 @@ def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
     reconciler, store = manager.catalog.reconciler, manager.store.until(deadline)
     try:
         if lease.functions:
-            reconciler.disclaim(lease.uuid, lease.functions, store, deadline)
+            for uuid in lease.recorded_uuids:
+                reconciler.disclaim(uuid, lease.functions, store, deadline)
         elif lease.slot is not None and lease.needs_release:
             reconciler.disclaim_slot(lease, lease.slot, store, deadline)
     except exception.OsAccError as error:

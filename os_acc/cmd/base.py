@@ -195,14 +195,13 @@ class Acting(command.Command):
 
     def remark_missing_vfs(self, look: HostInspection) -> None:
         """Print how to make the VFs that a PF lacks."""
+        from os_acc.cmd.device_states import vfs_hint
         from os_acc.objects.device import RejectReason
 
         for each in look.inventory.refused:
             if each.reason is RejectReason.NO_VFS:
-                self.remark(
-                    f"VFs of {each.address}: {each.detail}; "
-                    "'os-acc device prepare --write' makes them"
-                )
+                hint = vfs_hint(each)
+                self.remark(f"VFs of {each.address}: {each.detail}; {hint}")
 
     def drop_root(self) -> None:
         """Become the owner of the state directory, if it exists."""

@@ -208,6 +208,17 @@ def _is_unknown(refused: RejectedDevice | None) -> bool:
     return refused is not None and refused.reason is RejectReason.UNKNOWN_STATE
 
 
+def vfs_hint(refused: RejectedDevice) -> str:
+    """Return how a function gets the VFs that ``num_vfs`` requests."""
+    if refused.detail.endswith("no SR-IOV"):
+        return "enable SR-IOV in the firmware of the card and of the host"
+    if refused.detail.endswith("is bound to it"):
+        return "bind its driver; then run 'os-acc device prepare --write'"
+    if refused.detail.startswith("0 "):
+        return "run 'os-acc device prepare --write'; a service makes them at its start"
+    return "remove all VFs while no guest has one, or change num_vfs"
+
+
 def quarantine(lease: Lease) -> str:
     """Return the sentence on a quarantined lease, which has the address once."""
     if lease.reason.startswith(str(lease.address)):

@@ -41,9 +41,13 @@ class Metrics(base.Acting):
     only metric: the file must not keep the values of better days.
     """
 
+    def configure(self) -> None:
+        """Read nothing yet: without a configuration, os_acc_up is 0."""
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         metrics: Sequence[Metric] = ()
         try:
+            self.os_acc.configure()
             metrics = self._metrics()
         except exception.OsAccError as error:
             self._print_error(error)

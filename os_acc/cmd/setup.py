@@ -104,6 +104,8 @@ class Setup(base.Listing):
                 f"the user {parsed_args.user} does not exist",
                 hint="name nova-compute's: --user NAME",
             )
+        # Before an invalid device_spec gets into root's configuration.
+        self.remark_if_none_named()
         rows = []
         for part in self._parts(parsed_args.user):
             state = part.state(user.pw_uid if user else None)
@@ -118,7 +120,6 @@ class Setup(base.Listing):
         command = None if is_loaded else f"modprobe {VFIO_PCI}"
         rows.append((VFIO_PCI, "loaded" if is_loaded else "not loaded", command))
         self.is_failed = any(row[1] not in _DONE for row in rows)
-        self.remark_if_none_named()
         if parsed_args.formatter != "table":
             return _COLUMNS, rows
         # A command that is folded into a table cannot be copied.

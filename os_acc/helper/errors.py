@@ -34,6 +34,8 @@ DENIED_HINT = (
 
 # drivers/pci/iov.c: the PF has no driver, or one without sriov_configure.
 _WITHOUT_VFS = ("sriov_numvfs", errno.ENOENT)
+# The same file: no bus numbers, or no memory of the bridges, are left for the VFs.
+_WITHOUT_ROOM = ("sriov_numvfs", errno.ENOMEM)
 # The kernel shows no user of such a disk.
 _DISK_HINT = (
     "unmount it, or remove it from its volume, array or swap space; it may also be the "
@@ -274,6 +276,13 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 if driver
                 else f"{address}: no driver is bound to it, which could create VFs",
                 hint="bind the driver of the PF that creates VFs",
+            )
+        case Outcome.REFUSED if (result.step, result.errno) == _WITHOUT_ROOM:
+            return exception.HostStepFailed(
+                f"{address}: {result.step}: {reason(result)}",
+                address=address,
+                hint="the firmware has to reserve addresses for the VFs: enable SR-IOV "
+                "and 'Above 4G Decoding', or lower num_vfs; see the kernel's log",
             )
     error = failed(f"{address}: {result.step or 'the step'}: {reason(result)}")
     if result.step == "worker":

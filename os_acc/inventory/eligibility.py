@@ -23,7 +23,7 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.device_spec import DeviceSpec, OperatorRules
 from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
-from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.records import RecordedState
 from os_acc.plugins.pci import family_of
 
@@ -136,8 +136,11 @@ def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | N
 def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     count = len(function.vfs)
     requested = evidence.named[function.address].num_vfs
-    if requested is not None and requested != count and function.role is PciRole.PF:
+    if requested is not None and requested != count:
         why = "" if function.driver or count else "; no driver is bound to it"
+        if not function.total_vfs:
+            # Linux shows none either if the firmware has switched it off.
+            why = "; it has no SR-IOV"
         return _no(function, RejectReason.NO_VFS, f"{count} of {requested}{why}")
     if count:
         return _no(function, RejectReason.HAS_VFS, f"{count} of them")
@@ -403,7 +406,7 @@ def _kept(
     if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
     own = evidence.named.get(other.address)
-    if other.vfs or (other.role is PciRole.PF and own and own.num_vfs is not None):
+    if other.vfs or (own and own.num_vfs is not None):
         return "a PF with VFs"
     if own and own.mdev_types:
         return "offered as mediated devices"

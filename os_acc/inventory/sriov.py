@@ -22,7 +22,7 @@ from os_acc.objects import qat
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.drivers import DFL_DRIVER
-from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.records import RecordedState
 from os_acc.privsep import nvme
 from os_acc.privsep.fpga import set_ports
@@ -157,11 +157,10 @@ class VfMaker:
 def requests(
     rules: OperatorRules, host: Host
 ) -> Iterator[tuple[PciFunction, DeviceTags]]:
-    """Yield the PFs for which ``num_vfs`` requests VFs, each with its tags."""
+    """Yield the functions whose tags have ``num_vfs``, which no VF has."""
     for address, tags in matches(rules.named, host):
-        function = host.functions[address]
-        if tags.num_vfs and function.role is PciRole.PF:
-            yield function, tags
+        if tags.num_vfs is not None:
+            yield host.functions[address], tags
 
 
 def plan(
@@ -182,6 +181,9 @@ def plan(
         or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
     ):
         raise _failed(function, "Nova claims it")
+    if not function.total_vfs:
+        hint = "enable SR-IOV in the firmware of the card and of the host"
+        raise _failed(function, "it has no SR-IOV", hint=hint)
     if function.driver is None and not function.vfs:
         hint = "load its driver; the VFs are created once it is bound"
         raise _failed(function, "no driver is bound to it", hint=hint)
@@ -240,6 +242,10 @@ def _requested(
         # adf_sriov_configure() ignores the number (qat_common/adf_sriov.c).
         text = f"its driver creates all {total} VFs at once, not {count}"
         raise _failed(function, text, f"set num_vfs to {total}")
+    if count > total:
+        raise _failed(
+            function, f"it can have {total} VFs, not {count}", "lower num_vfs"
+        )
     if tags.qat_services is None:
         return count, None
     if ids not in qat.CONFIGURABLE:

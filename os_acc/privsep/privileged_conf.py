@@ -138,7 +138,7 @@ class RootConf:
         tags = self.tags(address)
         if tags is None or tags.mdev_types:
             return tags is not None
-        return tags.num_vfs is not None and pci_functions.total_vfs(address) > 0
+        return tags.num_vfs is not None
 
     def names_driver(self, address: PciAddress, driver: str) -> bool:
         """Return whether a function is allowed, and has this driver for a guest."""

@@ -64,8 +64,10 @@ def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
         return exception.StateUnavailable(
             f"no space is left for {path}", reason=exception.StateReason.FULL
         )
+    is_read_only = error.errno == errno.EROFS
     refusal = exception.StateUnavailable(
-        f"{path} cannot be used: {error.strerror or error}", hint=_OWNER_HINT
+        f"{path} cannot be used: {error.strerror or error}",
+        hint="mount its file system writable" if is_read_only else _OWNER_HINT,
     )
     if exception.is_exhaustion(error):
         refusal.set_exhausted()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc import exception
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
-from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.cmd.device_states import DeviceStatus, device_states, vfs_hint
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory.health_steps import HealthStepReader
@@ -19,6 +19,7 @@ from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
 from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import MdevSlot, function_of
+from os_acc.store import state_files
 
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:
@@ -131,10 +132,12 @@ def claims(context: CheckContext) -> Iterator[Finding]:
 
 def isolation(context: CheckContext) -> Iterator[Finding]:
     """Check that the IOMMU isolates the offered devices from all others."""
-    found = [
-        warning(f"{each.address}: {each}", _ISOLATION[each.reason])
-        for each in _refused(context, _ISOLATION)
-    ]
+    found = []
+    for each in _refused(context, _ISOLATION):
+        hint, (other, _, why) = _ISOLATION[each.reason], each.detail.partition(": ")
+        if why == RejectReason.UNKNOWN_STATE.value:
+            hint = f"if no guest has {other}, run 'os-acc device release {other}'"
+        found.append(warning(f"{each.address}: {each}", hint))
     fine = ok("every checked device of device_spec can be isolated")
     yield from _first(found) if found else [fine]
 
@@ -143,12 +146,7 @@ def vfs(context: CheckContext) -> Iterator[Finding]:
     """Check that each PF has the VFs that ``num_vfs`` requests."""
     found = _refused(context, (RejectReason.NO_VFS,))
     for refused in found:
-        hint = "remove all VFs while no guest has one, or change num_vfs"
-        if refused.detail.endswith("is bound to it"):
-            hint = "bind its driver; then run 'os-acc device prepare --write'"
-        elif refused.detail.startswith("0 "):
-            hint = "os-acc device prepare --write; a service makes them at its start"
-        yield warning(f"{refused.address}: {refused}", hint)
+        yield warning(f"{refused.address}: {refused}", vfs_hint(refused))
     if not found and context.named.requests_vfs:
         yield ok("each PF has the VFs that num_vfs requests")
 
@@ -248,14 +246,17 @@ def health(context: CheckContext) -> Iterator[Finding]:
         *(FaultTracker(), settings.state_path),
     )
     faults, _certain = reader.examine()
+    refusals = state_files.recorded_refusals(settings.state_path, context.root)
+    refused = {address for address, _options in refusals}
     for _provider, handle in context.offered:
         places = filter(None, map(function_of, handle.members))
         found = [f"{each} {faults[each]}" for each in places if each in faults]
         if handle.fault or found:
+            again = f"; then run 'os-acc device release {handle.address}'"
             yield warning(
                 f"{handle.address} is reserved: {handle.fault or '; '.join(found)}",
-                "change the device or the options of its plugin; then run "
-                f"'os-acc device release {handle.address}' if it stays reserved",
+                "repair or replace the device, or change the options of its plugin"
+                + (again if str(handle.address) in refused else ""),
             )
 
 

@@ -41,10 +41,20 @@ def directory(context: CheckContext) -> Iterator[Finding]:
             "cannot write to it",
             f"chown -R nova:nova {path}",
         )
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+    found = os.statvfs(path)
+    if found.f_flag & os.ST_RDONLY:
+        yield failed(
+            f"the file system of {path} is read-only",
+            "see the kernel's log for an error of the disk; then mount it writable",
+        )
+    elif not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         yield failed(f"{me} cannot write to {path}", f"chmod u+rwx {path}")
-    elif os.statvfs(path).f_bavail == 0:
+    elif found.f_bavail == 0:
         yield failed(f"no space is left for {path}", "free space on its file system")
+    elif found.f_files and not found.f_favail:
+        yield failed(
+            f"no inode is left for {path}", "remove files from its file system"
+        )
     else:
         yield ok(f"{path} belongs to {owner} and can be written")
 

@@ -3,10 +3,13 @@
 """``os-acc check`` names what to do, and doing exactly that helps."""
 
 import contextlib
+import errno
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -18,7 +21,7 @@ from tests.unit.cmd.console import Console
 from tests.unit.placement.placement_double import Double
 from tests.unit.store.store_files import file_in
 
-GPU, QAT = "0000:17:00.0", "0000:3b:00.0"
+GPU, AUDIO, QAT = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
 __all__ = ["erasing_host"]
 
 
@@ -127,3 +130,62 @@ def test_a_placement_that_cannot_be_reached(leased, placement):
     (hint,) = problems(leased, "placement")
     follow(leased, hint)
     assert problems(leased, "placement") == []
+
+
+def test_a_section_without_credentials_is_no_section_that_is_not_set(leased):
+    more = "[os_acc_placement]\nauth_section = placement"
+    leased.configure(f'{{"address": "{GPU}"}}', more=more)
+    (hint,) = problems(leased, "placement")
+    assert hint.startswith("set it and the other credentials")
+
+
+def limit(console: Console, device_spec: str) -> None:
+    """Write root's configuration."""
+    path = Path(console.bench.root, "etc/os-acc/privileged.conf")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"[os_acc]\ndevice_spec = {device_spec}\n")
+
+
+def test_a_device_that_root_does_not_allow(console):
+    console.configure(f'{{"address": "{GPU}"}}')
+    limit(console, '{"address": "0000:b1:00.0"}')
+    (hint,) = problems(console, "privileged.conf")
+    assert hint.startswith("name them in [os_acc] device_spec in ")
+    # It goes with the function of its slot.
+    limit(console, f'{{"address": "{AUDIO}"}}')
+    assert problems(console, "privileged.conf") == []
+
+
+def test_the_rest_of_a_group_that_was_given_up(leased):
+    leased.bench.kernel.fail(GPU, "drivers_probe", errno.EBUSY, times=99)
+    assert leased.run("unplug", uuid_of(1)).status == 1
+    assert leased.run("device", "release", GPU, "--force").status == 0
+    leased.bench.kernel.lift()
+    (hint,) = problems(leased, "isolation")
+    follow(leased, hint)
+    assert problems(leased, "isolation") == []
+    assert leased.state(GPU) == "free"
+
+
+def test_a_device_that_does_not_answer_has_nothing_to_release(leased):
+    assert leased.run("unplug", uuid_of(1)).status == 0
+    leased.bench.kernel.set_power(GPU, on=False)
+    (hint,) = problems(leased, "health")
+    assert hint.startswith("repair or replace the device")
+    assert "os-acc" not in hint
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        (7, 0, "remove files"),
+        (8, os.ST_RDONLY, "see the kernel's log for an error of the disk"),
+    ],
+    ids=["no inode", "read-only"],
+)
+def test_a_file_system_on_which_nothing_can_be_written(leased, field, value, remedy):
+    fields = list(os.statvfs(leased.bench.state_path))
+    fields[field] = value
+    with mock.patch("os.statvfs", return_value=os.statvfs_result(fields)):
+        *_, hint = problems(leased, "state directory")
+    assert hint.startswith(remedy)

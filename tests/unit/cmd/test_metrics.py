@@ -207,3 +207,13 @@ def test_systemd_accepts_the_timer_and_the_service(tmp_path):
     command = ["systemd-analyze", "verify", *map(str, units)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["no section\n", None], ids=["invalid", "missing"])
+def test_a_configuration_that_cannot_be_read_is_not_up(console, text):
+    console.config_file.unlink()
+    if text:
+        console.config_file.write_text(text)
+    ran = console.run("metrics")
+    assert samples(ran.out) == {("os_acc_up",): 0}
+    assert str(console.config_file) in ran.err

@@ -2,6 +2,8 @@
 
 """The VFs that ``num_vfs`` requests: an operator finds out how to get them."""
 
+import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,52 @@ def test_after_a_reboot_a_leased_vf_is_said_to_wait_for_its_pf(qat):
     assert device["Reason"] == f"its PF {PF} has no VFs: {PREPARE} makes them"
     assert qat.run(*PREPARE.split()[1:]).status == 0
     assert qat.device(address)["Reason"] is None
+
+
+def test_more_vfs_than_the_card_can_have(make_bench, tmp_path):
+    console = Console(
+        make_bench(HostSpec((hosts.nic("0000:3b", name="eno1", vfs=8),))), tmp_path
+    )
+    console.configure(f'{{"address": "{PF}", "num_vfs": 9}}')
+    ran = console.run("device", "prepare", "-f", "value")
+    assert ran.status == 1
+    assert "it can have 8 VFs, not 9 (lower num_vfs)" in ran.out
+
+
+def test_another_number_of_vfs_is_not_made(make_bench, tmp_path):
+    card = hosts.nic("0000:3b", name="eno1", vfs=8, boot_vfs=2)
+    console = Console(make_bench(HostSpec((card,))), tmp_path)
+    console.configure(f'{{"address": "{PF}", "num_vfs": 4}}')
+    assert console.run("device", "prepare", "--write").status == 1
+    listed = console.run("device", "list").err
+    assert "2 of 4; remove all VFs while no guest has one" in listed
+    assert PREPARE not in listed
+
+
+def test_without_addresses_for_the_vfs_the_firmware_is_named(qat):
+    qat.bench.kernel.fail(PF, "sriov_numvfs", errno.ENOMEM, times=9)
+    ran = qat.run("device", "prepare", "--write", "-f", "value")
+    assert ran.status == 1
+    assert "Above 4G Decoding" in ran.out
+    assert "LimitNOFILE" not in ran.out
+
+
+@pytest.fixture
+def without_sriov(make_bench, tmp_path: Path) -> Console:
+    """Return a shell on a host whose firmware has switched SR-IOV off."""
+    card = dataclasses.replace(hosts.nic("0000:3b", name="eno1"), sriov=None)
+    console = Console(make_bench(HostSpec((card,))), tmp_path)
+    console.configure(REQUESTED)
+    return console
+
+
+def test_a_card_without_sr_iov_is_not_offered_instead_of_its_vfs(without_sriov):
+    assert without_sriov.state(PF) == "refused"
+    assert without_sriov.json("provider", "list") == []
+    what, hint = check(without_sriov, "vfs")
+    assert what.endswith("0 of 16; it has no SR-IOV")
+    assert hint == "enable SR-IOV in the firmware of the card and of the host"
+    for arguments in ((), ("--write",)):
+        ran = without_sriov.run("device", "prepare", *arguments, "-f", "value")
+        assert ran.status == 1
+        assert "it has no SR-IOV (enable SR-IOV in the firmware" in ran.out

@@ -194,3 +194,9 @@ def test_a_host_without_modprobe_has_the_other_parts(console, monkeypatch, tmp_p
     found = states(console, "--write", status=1)
     assert found["vfio-pci"] == "not loaded"
     assert found["state"] == "made"
+
+
+def test_an_invalid_device_spec_does_not_become_roots(console):
+    console.configure(f'{{"adress": "{GPU}"}}')
+    assert console.run("setup", "--user", ME, "--write").status == 1
+    assert not os.path.exists(f"{console.bench.root}/etc/os-acc")

@@ -151,6 +151,14 @@ def test_a_pf_that_is_named_for_its_vfs_names_no_sibling(make_bench, count):
     assert kernel.state(str(SECOND_PORT)).driver == "ice"
 
 
+def test_a_card_without_sr_iov_is_not_taken_instead_of_its_vfs(make_bench):
+    card = dataclasses.replace(hosts.nic("0000:3b", name="eno1"), sriov=None)
+    kernel = make_bench(HostSpec((hosts.root_port("0000:3a:00.0"), card))).kernel
+    limit(kernel.root, named(NIC, ', "num_vfs": 2'))
+    assert take(NIC) == [DENIED]
+    assert kernel.state(str(NIC)).driver == "ice"
+
+
 def test_a_pf_that_has_vfs_is_not_taken(fake, write):
     assert make_vfs(2) == OK
     write(named(NIC))

@@ -18,6 +18,7 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Units
+from os_acc.privsep import claims
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.functional.host.attach.test_refused_units import units
@@ -196,6 +197,15 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
     release(host, CARD, force=True)
     assert erasing(host) == []
     host.plug(2, CARD)
+
+
+def test_force_forgets_a_card_that_left_before_its_erasure_began(host):
+    use(host)
+    host.kernel.hot_unplug(CARD)
+    advance(host, 1)
+    release(host, CARD, force=True)
+    assert erasing(host) == []
+    assert claims.claimed() == ()
 
 
 def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
