@@ -4,12 +4,13 @@
 
 Only uses visible to an ordinary user are found. Not found are a process that has
 opened a block device without claiming it, another network or mount namespace, and
-a client inside the kernel, such as ZFS: a plug finds it, when it claims the disks
-(:mod:`os_acc.privsep.pci_functions`).
+a client inside the kernel that has claimed a disk, such as ZFS: a plug finds it, when
+it claims the disks (:mod:`os_acc.privsep.pci_functions`).
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -23,7 +24,9 @@ from os_acc.host.attributes import (
     class_devices,
     function_path,
     link_name,
+    link_target,
     names,
+    nearest_function,
     number,
     read_lines,
     read_text,
@@ -43,6 +46,14 @@ _IFF_UP: Final = 0x1  # include/uapi/linux/if.h
 _PROC: Final = "proc/driver/nvidia"
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
 _INSTANCE: Final = re.compile(r"gi[0-9]+")
+# Attributes with the paths of disks that a client inside the kernel has open without a
+# claim (drivers/block/loop.c, drivers/nvme/target/configfs.c, target_core_file.c).
+_CLIENTS: Final = {
+    "sys/class/block/loop*/loop/backing_file": "a loop device",
+    "sys/kernel/config/nvmet/subsystems/*/namespaces/*/device_path": "an NVMe target",
+    "sys/kernel/config/nvmet/subsystems/*/passthru/device_path": "an NVMe target",
+    "sys/kernel/config/target/core/fileio_*/*/udev_path": "a SCSI target",
+}
 
 
 def read_usage(
@@ -58,6 +69,7 @@ def read_usage(
     note_interfaces(root, netdevs, uses)
     note_displays(root, functions, uses)
     _note_parts(root, functions, uses)
+    _note_memory(root, uses)
     return uses.found
 
 
@@ -143,6 +155,7 @@ class _Busy:
             for each in names(btrfs)
             for member in names(f"{btrfs}/{each}/devices")
         }
+        self._clients = dict(_clients(root))
 
     def use(self, device: ClassDevice) -> str | None:
         """Return how the host uses this device, partitions aside."""
@@ -152,10 +165,23 @@ class _Busy:
             return f"block device {device.name} is swap space"
         if device.name in self._btrfs:
             return f"block device {device.name} is part of a mounted btrfs"
+        # An NVMe target may have the controller.
+        for name in (device.name, *device.ancestors):
+            if name in self._clients:
+                return f"{name} is open in {self._clients[name]}"
         number = read_text(f"{device.path}/dev")
         where = self._mounts.get(number) if number else None
         where = where or self._sources.get(device.name)
         return f"block device {device.name} is mounted at {where}" if where else None
+
+
+def _clients(root: str) -> Iterator[tuple[str, str]]:
+    """Yield the disks and controllers that clients inside the kernel have open."""
+    for pattern, client in _CLIENTS.items():
+        for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern))):
+            if node := read_text(path):
+                real = os.path.realpath(os.path.join(root, node.lstrip("/")))
+                yield os.path.basename(real), client
 
 
 def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
@@ -284,6 +310,21 @@ def _note_mig(root: str, functions: Iterable[PciAddress], uses: Uses) -> None:
     instances = _mig_instances(root)
     for address in functions if instances else ():
         uses.note(address, str(address), _mig_use, root, address, instances)
+
+
+def _note_memory(root: str, uses: Uses) -> None:
+    """Note the CXL memory of which the host has made a region.
+
+    Documentation/ABI/testing/sysfs-bus-cxl: the decoder of an endpoint has the region,
+    and the port of the endpoint leads to the memory device, below its PCI function.
+    """
+    for device in class_devices(root, "sys/bus/cxl/devices"):
+        if region := read_text(f"{device.path}/region"):
+            port = os.path.dirname(os.path.realpath(device.path))
+            memory = link_target(f"{port}/uport") or ""
+            sentence = f"the host uses its memory as CXL {region}"
+            owner = nearest_function(tuple(memory.split("/")))
+            uses.note(owner, device.name, str, sentence)
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:

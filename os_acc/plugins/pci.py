@@ -110,6 +110,9 @@ _BY_CLASS: Final[Mapping[tuple[int | None, int | None, int | None], Family]] = (
             # leaves CXL.mem as it is (Compute Express Link Specification, section 9.5).
             (None, 0x05, 0x01): Family("PCI", keeps_data=True),
             (None, 0x05, 0x02): Family("PCI", keeps_data=True),
+            # SD host controllers, and Fibre Channel: they lead to the same disks.
+            (None, 0x08, 0x05): Family("PCI", keeps_data=True),
+            (None, 0x0C, 0x04): Family("PCI", keeps_data=True),
             # Communications synchronization plus time and frequency test/measurement.
             (None, 0x11, 0x10): _HPTS,
             (None, 0x12, None): Family("AICHIP"),

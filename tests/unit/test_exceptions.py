@@ -231,3 +231,10 @@ def test_a_text_that_fits_is_not_cut():
     message, hint = "m" * exception.LONGEST_MESSAGE, "h" * exception.LONGEST_HINT
     error = exception.HostError(message, hint=hint)
     assert (error.message, error.hint) == (message, hint)
+
+
+def test_a_message_is_one_line_that_no_terminal_obeys():
+    """The name of a process may have any characters."""
+    error = OsAccError("held by q\n\x1b[2J\x9b", hint="end q\r")
+    assert error.message == "held by q\\n\\x1b[2J\\x9b"
+    assert error.hint == "end q\\r"

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from oslo_config import cfg
@@ -245,3 +246,13 @@ def test_the_helpers_start_while_root_and_the_store_opens_after(
 def test_who_only_looks_gives_up_root_too(console, steps, arguments):
     console.run(*arguments)
     assert steps[-1] == "user (64055, 64055, 64055)"
+
+
+def test_root_follows_no_link_of_another_user(tmp_path, steps, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    state = mock.Mock(st_uid=1000, st_mode=os.lstat(link).st_mode)
+    monkeypatch.setattr(os, "lstat", lambda path: state)
+    with pytest.raises(exception.StateUnavailable, match="is a link of user"):
+        environment.become_owner(str(link / "state"))
+    assert steps == []

@@ -287,3 +287,47 @@ def test_the_real_host_can_be_checked():
     usage = read_usage("/", host.functions, host.netdevs)
     assert set(usage) <= set(host.functions)
     assert all(usage.values())
+
+
+@pytest.mark.parametrize("node", ["nvme0n1", "nvme0n1p1"])
+@pytest.mark.parametrize(
+    ("attribute", "client"),
+    [
+        ("sys/class/block/loop7/loop/backing_file", "a loop device"),
+        ("sys/kernel/config/nvmet/subsystems/a/namespaces/1/device_path", "an NVMe"),
+        ("sys/kernel/config/target/core/fileio_0/a/udev_path", "a SCSI target"),
+    ],
+)
+def test_a_client_inside_the_kernel_without_a_claim(
+    sysfs, disk, attribute, client, node
+):
+    assert use(sysfs, NVME) is None
+    sysfs.put(attribute, f"/dev/{node}")
+    assert str(use(sysfs, NVME)).startswith(f"{node} is open in {client}")
+
+
+def test_a_target_that_has_the_controller_or_names_the_disk_by_a_link(sysfs, disk):
+    sysfs.put("sys/kernel/config/nvmet/subsystems/a/passthru/device_path", "/dev/nvme0")
+    assert use(sysfs, NVME) == "nvme0 is open in an NVMe target"
+    by_id = Path(sysfs.root, "dev/disk/by-id/a")
+    by_id.parent.mkdir(parents=True)
+    by_id.symlink_to("../../nvme0n1")
+    place = "sys/kernel/config/nvmet/subsystems/a/"
+    Path(sysfs.root, place, "passthru/device_path").unlink()
+    sysfs.put(f"{place}/namespaces/1/device_path", "/dev/disk/by-id/a")
+    assert use(sysfs, NVME) == "nvme0n1 is open in an NVMe target"
+
+
+def test_cxl_memory_that_is_a_region_of_the_host(sysfs):
+    function = sysfs.function(NVME, class_code=0x050210)
+    (function / "mem0").mkdir()
+    decoder = Path(sysfs.root, "sys/devices/platform/ACPI0017:00/endpoint2/decoder2.0")
+    decoder.mkdir(parents=True)
+    (decoder.parent / "uport").symlink_to(os.path.relpath(function / "mem0", decoder))
+    (decoder / "region").write_text("\n")
+    listing = Path(sysfs.root, "sys/bus/cxl/devices")
+    listing.mkdir(parents=True)
+    (listing / "decoder2.0").symlink_to(os.path.relpath(decoder, listing))
+    assert use(sysfs, NVME) is None
+    (decoder / "region").write_text("region0\n")
+    assert use(sysfs, NVME) == "the host uses its memory as CXL region0"

@@ -328,3 +328,8 @@ def test_what_is_pulled_out_while_it_is_read_is_gone(fake, monkeypatch, error):
 def test_a_card_does_not_program_itself_under_another_name(untouchable):
     assert is_refused(xrt.program, number=PLACE[3])
     assert is_refused(xrt.program, number=8)
+
+
+def test_a_call_has_a_bounded_number_of_parts(untouchable):
+    places = tuple((0, bus, slot, 0) for bus in range(64) for slot in range(32))
+    assert is_refused(claims.forget, addresses=places)

@@ -142,3 +142,10 @@ def test_a_configuration_takes_capabilities_away_and_adds_none(configured):
     # CAP_SETPCAP is dropped once the bounding set has been reduced.
     own = {capabilities.CAP_SETPCAP} if may_confine() else set()
     assert daemon.caps == {capabilities.CAP_SYS_PTRACE} | own
+
+
+@pytest.mark.parametrize("context", ["base", "inspect", "image"])
+def test_no_key_of_a_terminal_stops_a_helper(helper, context):
+    """A stopped helper would keep the locks of its devices."""
+    pid = helper(context).pid
+    assert os.getsid(pid) == pid

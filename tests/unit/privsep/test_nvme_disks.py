@@ -31,6 +31,7 @@ from tests.unit.privsep.nvme_drives import (
     NEXT,
     SANITIZE,
     ZEROES,
+    is_marked,
     kernel_with,
     put_on_record,
 )
@@ -256,3 +257,12 @@ def test_a_block_that_cannot_be_read_proves_only_a_cryptographic_erase(tmp_path)
     verify(tmp_path / "disk", EraseMethod.FORMAT_CRYPTO, data, os.urandom(SIZE), half)
     with pytest.raises(OSError, match="cannot be read"):
         verify(tmp_path / "disk", EraseMethod.FORMAT, data, bytes(SIZE), half)
+
+
+def test_a_disk_of_the_host_has_no_mark_after_it_was_refused(tmp_path):
+    """The rules of udev would take away the links of a mounted disk."""
+    mounts = ("/dev/nvme1n1 /srv ext4 rw 0 0",)
+    with kernel_with(tmp_path, NvmeSpec(), mounts=mounts).installed() as fake:
+        with pytest.raises(CallRefused):
+            erasing.check(DRIVE, LEASE, FORMAT)
+        assert not is_marked(fake, DRIVE)

@@ -398,3 +398,13 @@ def test_a_listed_record_has_the_plugins_that_have_work_to_do(fake):
     assert owe(binding.take, targets(GPU), 1, 30_000, MINE) == OK
     (found,) = (HelperRecord.of(*each) for each in claims.claimed())
     assert (found.eraser, found.releaser) == ("", "acme")
+
+
+def test_a_record_that_root_could_not_read_is_not_written(fake):
+    longest = "\N{GRINNING FACE}" * 200
+    (target,) = targets(GPU)
+    more = (1, 30_000, MINE, "host", "", "acme", "", longest)
+    group = pci_functions.group(GPU)
+    (answer,) = claims.reserve(group, ((*target, "", "", longest),), *more)
+    assert (answer.outcome, answer.step) == (Outcome.REFUSED, "record")
+    assert claims.claimed() == ()

@@ -223,3 +223,12 @@ def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
     monkeypatch.setattr(locks_module.os, "open", fail)
     with raises(exception.StateReason.FULL), locks.hold([CARD], soon()):
         pytest.fail("a lock was held without a file")
+
+
+def test_a_lock_is_no_link(locks, tmp_path):
+    """Root would create the file to which it leads."""
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / CARD).symlink_to(tmp_path / "made")
+    with raises(exception.StateUnavailable), locks.hold([CARD], soon()):
+        pass
+    assert not (tmp_path / "made").exists()
