@@ -101,6 +101,7 @@ _CHECKS: Sequence[tuple[str, CheckFunction]] = (
     ("records", state.records),
     ("options", configuration.option_names),
     ("device_spec", configuration.device_spec),
+    ("privileged.conf", helpers.denied),
     ("plugins", configuration.plugins),
     ("plugin helpers", helpers.of_plugins),
     ("helper nvme", helpers.nvme),

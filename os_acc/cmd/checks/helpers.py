@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -16,7 +15,7 @@ from os_acc.cmd.checks import CheckContext, Finding, failed, ok, sections, warni
 from os_acc.cmd.checks.configuration import unknown_names
 from os_acc.helper import client
 from os_acc.inventory import eligibility
-from os_acc.objects.device_spec import DeviceSpec
+from os_acc.objects.mdev import function_of
 from os_acc.privsep import privileged_conf
 from os_acc.privsep.nvme import context as nvme_context
 from os_acc.privsep.privileged_conf import LimitMode
@@ -88,19 +87,24 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
             )
 
 
-def _denied(checked: CheckContext, path: str, allowed: DeviceSpec) -> Iterator[Finding]:
-    """Report the functions of ``device_spec`` that root's configuration lacks."""
-    host = checked.host
-    permitted = [address for address, _tags in eligibility.matches(allowed, host)]
-    denied = [
-        str(address)
-        for address, _tags in eligibility.matches(checked.named, host)
+def denied(checked: CheckContext) -> Iterator[Finding]:
+    """Report the offered functions that root's configuration lacks."""
+    path = os.path.join(checked.root, *privileged_conf.PATH)
+    if not os.access(path, os.R_OK):
+        return
+    root, host = privileged_conf.read(path), checked.look.inventory.host
+    if root.mode is not LimitMode.ENFORCED or not root.devices.entries:
+        return
+    permitted = {address for address, _tags in eligibility.matches(root.devices, host)}
+    found = [
+        str(handle.address)
+        for _provider, handle in checked.offered
         # The rest of its slot is bound with a named function.
-        if not any(map(address.same_slot, permitted))
+        if permitted.isdisjoint(filter(None, map(function_of, handle.members)))
     ]
-    if denied:
+    if found:
         yield warning(
-            f"{path} does not allow {exception.some(denied, 4)}: no guest gets them",
+            f"{path} does not allow {exception.some(found, 4)}: no guest gets them",
             f"name them in [os_acc] device_spec in {path}, or remove them from "
             "nova-compute's",
         )
@@ -122,7 +126,4 @@ def _enforced(checked: CheckContext, path: str) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{path} limits what the helper binds and programs")
-        # Other checks report a host or a device_spec that cannot be read.
-        with contextlib.suppress(exception.OsAccError):
-            yield from _denied(checked, path, found.devices)
     yield from unknown_names(sections([path]), checked.config)

@@ -429,7 +429,7 @@ def test_on_a_terminal_the_running_check_is_shown(console):
     )
     app.run(["--config-file", str(console.config_file), "check"])
     shown = errors.getvalue()
-    assert "/26 unknown devices ..." in shown
+    assert "/27 unknown devices ..." in shown
     assert shown.endswith("\r\033[K")
 
 

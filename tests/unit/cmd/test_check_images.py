@@ -51,7 +51,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return ``roomy(size)``, which sets the free bytes of every disk."""
 
     def leave(size: int) -> None:
-        space = SimpleNamespace(f_bavail=size, f_frsize=1)
+        space = SimpleNamespace(f_bavail=size, f_frsize=1, f_flag=0, f_files=0)
         monkeypatch.setattr(os, "statvfs", lambda _path: space)
 
     leave(ROOMY)

@@ -144,6 +144,7 @@ def test_names_of_known_options_and_of_others_sections_are_accepted(tmp_path, mo
     ],
 )
 def test_the_limit_of_the_helper_is_a_finding(console, text, mode, result, expected):
+    console.configure('{"address": "0000:17:00.0"}')
     if text is not None:
         write_roots(console, text).chmod(mode)
     (found,) = console.checks()["privileged.conf"]
