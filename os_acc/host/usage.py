@@ -47,13 +47,15 @@ _PROC: Final = "proc/driver/nvidia"
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
 _INSTANCE: Final = re.compile(r"gi[0-9]+")
 # Attributes with the paths of disks that a client inside the kernel has open without a
-# claim (drivers/block/loop.c, drivers/nvme/target/configfs.c, target_core_file.c).
+# claim (drivers/block/loop.c, drivers/nvme/target/configfs.c, target_core_file.c), or
+# with a line that has one.
 _CLIENTS: Final = {
     "sys/class/block/loop*/loop/backing_file": "a loop device",
     "sys/kernel/config/nvmet/subsystems/*/namespaces/*/device_path": "an NVMe target",
     "sys/kernel/config/nvmet/subsystems/*/passthru/device_path": "an NVMe target",
-    "sys/kernel/config/target/core/fileio_*/*/udev_path": "a SCSI target",
+    "sys/kernel/config/target/core/fileio_*/*/info": "a SCSI target",
 }
+_FILE: Final = re.compile(r"File: (\S+)")
 
 
 def read_usage(
@@ -179,7 +181,8 @@ def _clients(root: str) -> Iterator[tuple[str, str]]:
     """Yield the disks and controllers that clients inside the kernel have open."""
     for pattern, client in _CLIENTS.items():
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern))):
-            if node := read_text(path):
+            if text := read_text(path):
+                node = found[1] if (found := _FILE.search(text)) else text
                 real = os.path.realpath(os.path.join(root, node.lstrip("/")))
                 yield os.path.basename(real), client
 

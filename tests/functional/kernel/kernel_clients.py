@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Clients inside the kernel that open a disk exclusively, and leave no other trace."""
+"""Clients inside the kernel: some open a disk exclusively, and leave no other trace."""
 
 from __future__ import annotations
 
@@ -44,13 +44,19 @@ def log(node: str) -> Iterator[None]:
 @contextlib.contextmanager
 def target(node: str) -> Iterator[None]:
     """Make a disk the backend of an LIO target (target_core_iblock.c)."""
-    _run("modprobe", "--all", "target_core_mod", "target_core_iblock")
-    if not (_CONFIGFS / "target").exists():
-        _run("mount", "-t", "configfs", "configfs", str(_CONFIGFS))
-    adapter = _CONFIGFS / "target/core/iblock_0"
+    with _target(node, "iblock", f"udev_path={node}"):
+        yield
+
+
+@contextlib.contextmanager
+def _target(node: str, kind: str, parameter: str) -> Iterator[None]:
+    _run("modprobe", "--all", "target_core_mod", f"target_core_{kind}")
+    _mount_configfs()
+    # The driver of files calls itself fileio.
+    adapter = _CONFIGFS / f"target/core/{kind.replace('file', 'fileio')}_0"
     backend = adapter / "disk"
     backend.mkdir(parents=True)
-    (backend / "control").write_text(f"udev_path={node}")
+    (backend / "control").write_text(parameter)
     (backend / "enable").write_text("1")
     try:
         yield
@@ -77,6 +83,43 @@ def target_on_partition(node: str) -> Iterator[None]:
                 yield
 
 
+@contextlib.contextmanager
+def loop_device(node: str) -> Iterator[None]:
+    """Make a loop device of a disk, which it does not claim."""
+    _run("modprobe", "loop")
+    made = subprocess.check_output(("losetup", "-f", "--show", node), text=True)
+    try:
+        yield
+    finally:
+        _run("losetup", "-d", made.strip())
+
+
+@contextlib.contextmanager
+def nvme_target(node: str) -> Iterator[None]:
+    """Export a disk as an NVMe namespace (nvmet), which does not claim it."""
+    _run("modprobe", "nvmet")
+    _mount_configfs()
+    subsystem = _CONFIGFS / "nvmet/subsystems/nqn.2014-08.org.example:disk"
+    namespace = subsystem / "namespaces/1"
+    subsystem.mkdir()
+    namespace.mkdir()
+    (namespace / "device_path").write_text(node)
+    (namespace / "enable").write_text("1")
+    try:
+        yield
+    finally:
+        (namespace / "enable").write_text("0")
+        namespace.rmdir()
+        subsystem.rmdir()
+
+
+@contextlib.contextmanager
+def file_target(node: str) -> Iterator[None]:
+    """Make a disk the file of an LIO target (target_core_file.c): no claim."""
+    with _target(node, "file", f"fd_dev_name={node}"):
+        yield
+
+
 def _image(directory: str, mebibytes: int) -> str:
     path = os.path.join(directory, "image")
     with open(path, "wb") as file:
@@ -98,6 +141,11 @@ def _mounted(directory: str, image: str, options: str) -> Iterator[None]:
         os.sync()
     finally:
         _run("umount", place)
+
+
+def _mount_configfs() -> None:
+    if not os.path.ismount(_CONFIGFS):
+        _run("mount", "-t", "configfs", "configfs", str(_CONFIGFS))
 
 
 def _run(*command: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from os_acc.host import pci, usage
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, pci_functions, worker
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -38,6 +39,24 @@ def call(entry: Callable[..., object], *more: object, lease: str) -> CallResult:
             lease,
         )
     return CallResult(*found)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        kernel_clients.loop_device,
+        kernel_clients.nvme_target,
+        kernel_clients.file_target,
+    ],
+)
+def test_a_disk_that_a_kernel_client_has_not_claimed_is_used(client: Client) -> None:
+    drive = PciAddress.parse(machine.behind(lane.PORT_DRIVE))
+    node = node_of(str(drive), 2)
+    functions = {drive: pci.scan("/").functions[drive]}
+    with client(node):
+        used = usage.read_usage("/", functions, {})[drive]
+        assert used.startswith(f"{os.path.basename(node)} is open in a")
+    assert usage.read_usage("/", functions, {}) == {}
 
 
 @pytest.mark.parametrize(

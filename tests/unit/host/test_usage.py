@@ -291,18 +291,22 @@ def test_the_real_host_can_be_checked():
 
 @pytest.mark.parametrize("node", ["nvme0n1", "nvme0n1p1"])
 @pytest.mark.parametrize(
-    ("attribute", "client"),
+    ("attribute", "text", "client"),
     [
-        ("sys/class/block/loop7/loop/backing_file", "a loop device"),
-        ("sys/kernel/config/nvmet/subsystems/a/namespaces/1/device_path", "an NVMe"),
-        ("sys/kernel/config/target/core/fileio_0/a/udev_path", "a SCSI target"),
+        ("class/block/loop7/loop/backing_file", "{}", "a loop device"),
+        ("kernel/config/nvmet/subsystems/a/namespaces/1/device_path", "{}", "an NVMe"),
+        (
+            "kernel/config/target/core/fileio_0/a/info",
+            "Status: ACTIVATED\n        TCM FILEIO ID: 0        File: {}  Size: 9",
+            "a SCSI target",
+        ),
     ],
 )
 def test_a_client_inside_the_kernel_without_a_claim(
-    sysfs, disk, attribute, client, node
+    sysfs, disk, attribute, text, client, node
 ):
     assert use(sysfs, NVME) is None
-    sysfs.put(attribute, f"/dev/{node}")
+    sysfs.put(f"sys/{attribute}", text.format(f"/dev/{node}"))
     assert str(use(sysfs, NVME)).startswith(f"{node} is open in {client}")
 
 
