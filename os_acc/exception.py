@@ -360,7 +360,8 @@ class StateReason(ErrorReason):
     BUSY = "in use by another process", "", True
     TOO_NEW = (
         "written by a newer os_acc",
-        "upgrade os_acc, or restore the state of this version",
+        "upgrade os_acc; restore the state of this version only if nothing was plugged"
+        " or unplugged since",
     )
 
 

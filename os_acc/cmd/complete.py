@@ -47,7 +47,7 @@ class Complete(base.Acting):
             self.app.stdout.write(_BASH)
             return
         # The mark makes a word of the blank at the end.
-        *words, word = shlex.split(f"{parsed_args.line}$")[1:]
+        *words, word = shlex.split(f"{parsed_args.line}$")[1:] or [""]
         words = [each for each in words if each not in _HELP]
         app, parser = self.app, self.app.parser
         app.options, words = parser.parse_known_args(words, app.options)

@@ -165,3 +165,9 @@ def test_a_recorded_value_is_neither_run_nor_offered(
 
 def test_help_and_version_complete_nothing_of_their_own(bash):
     assert "device" in bash.complete("os-acc --version dev")
+
+
+def test_a_line_without_a_blank_names_the_commands(console):
+    ran = console.run("complete", "os-acc")
+    assert ran.status == 0
+    assert "device" in ran.out.split()
