@@ -386,13 +386,19 @@ class PluginReason(ErrorReason):
         "plugin not loaded",
         "install the plugin, or enable it in [os_acc] enabled_plugins; then retry",
     )
+    BUSY = (
+        "plugin in another call",
+        "the plugin is called again once its earlier call has returned",
+        True,
+    )
 
 
 class PluginFailed(OsAccError):
     """A plugin cannot do its part.
 
     It raised an error of its own, which is chained, or did not return (FAILED); or it
-    is not loaded, and a device that it has prepared waits for it (NOT_LOADED).
+    is not loaded, and a device that it has prepared waits for it (NOT_LOADED); or it
+    was not called, or too late, since an earlier call did not return (BUSY).
     """
 
     fault = Fault.INTERNAL

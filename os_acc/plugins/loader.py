@@ -140,20 +140,21 @@ class PluginCalls:
     def call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
         """Call the plugin, and wait for at most ``seconds``.
 
-        :raises PluginFailed: it raised an exception, did not return in time, or
-            hangs in an earlier call.
+        :raises PluginFailed: it raised an exception, or did not return in time; BUSY:
+            it was not called, or too late, since an earlier call did not return.
         :raises DeviceStuck: no thread is available.
         """
+        busy = exception.PluginFailed(
+            f"the plugin {self.plugin_name} has not returned from an earlier call",
+            reason=exception.PluginReason.BUSY,
+        )
         if self._hanging and self.hangs:
-            raise exception.PluginFailed(
-                f"the plugin {self.plugin_name} hangs in an earlier call"
-            )
+            raise busy
         deadline = time.monotonic() + min(max(0.0, seconds), threading.TIMEOUT_MAX / 2)
         with contextlib.ExitStack() as turn:
             if native_threads.is_needed():
                 # A lock of the plugin's would serve one thread of the kernel alone.
-                late = self._late(seconds)
-                turn.enter_context(deadlines.alone(self._turn, deadline, late))
+                turn.enter_context(deadlines.alone(self._turn, deadline, busy))
             left = deadline - time.monotonic()
             answer = native_threads.begin(self._run, function, *args)
             try:
@@ -161,12 +162,12 @@ class PluginCalls:
             except futures.TimeoutError as error:
                 with self._guard:
                     self._hanging.add(answer)
-                raise self._late(seconds) from error
-
-    def _late(self, seconds: float) -> exception.PluginFailed:
-        return exception.PluginFailed(
-            f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
-        )
+                # The wait for its turn may have left it too little time.
+                was_short = left < seconds / 2
+                raise exception.PluginFailed(
+                    f"the plugin {self.plugin_name} did not return in {left:.0f} s",
+                    reason=exception.PluginReason.BUSY if was_short else None,
+                ) from error
 
     def _run(self, function: Callable[..., _T], *args: object) -> _T:
         try:

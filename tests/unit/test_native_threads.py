@@ -6,6 +6,7 @@ import _thread
 import os
 import threading
 import time
+import types
 
 import pytest
 
@@ -82,3 +83,36 @@ def test_a_plugin_whose_calls_share_a_lock_does_not_hang():
     both = [deadlines.begin(calls.call, 60.0, call) for _ in range(4)]
     for each in both:
         each.result(60)
+
+
+def test_a_call_that_waits_in_vain_for_its_turn_was_never_made(monkeypatch):
+    """Under eventlet, a long call of a plugin keeps its other calls waiting."""
+    monkeypatch.setattr(native_threads, "is_needed", lambda: True)
+    calls, made = loader.PluginCalls("acme"), []
+    with calls._turn, pytest.raises(exception.PluginFailed) as caught:
+        calls.call(0.05, made.append, "made")
+    assert (caught.value.reason, made) == (exception.PluginReason.BUSY, [])
+    assert caught.value.retryable
+    assert not calls.hangs
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_only_a_call_with_time_enough_of_its_own_has_failed(monkeypatch, waited):
+    """The wait for its turn leaves the other one too little."""
+    calls, over = loader.PluginCalls("acme"), threading.Event()
+    seconds = 0.2
+    if waited:
+        at = time.monotonic()
+        now = iter([at, at + 0.9 * seconds])
+        clock = types.SimpleNamespace(monotonic=lambda: next(now))
+        monkeypatch.setattr(loader, "time", clock)
+    with pytest.raises(exception.PluginFailed, match="did not return") as caught:
+        calls.call(seconds, _wait_for, over)
+    over.set()
+    reason = exception.PluginReason.BUSY if waited else exception.PluginReason.FAILED
+    assert caught.value.reason is reason
+
+
+def _wait_for(over: threading.Event) -> None:
+    while not over.is_set():
+        time.sleep(0.005)
