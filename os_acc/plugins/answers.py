@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import os_resource_classes
@@ -258,15 +258,15 @@ class _Review:
             raise ValueError(
                 f"Device.plugin is {device.plugin!r}, not {self._plugin.name!r}"
             )
-        if isinstance(device.address, MdevType):
-            self._check_type(device, device.address)
-        else:
-            self._check_function(device, device.address)
         if device.address in self._devices:
             raise ValueError(
                 f"Device.address {device.address} is that of two devices: offer one "
                 "device with all handles"
             )
+        if isinstance(device.address, MdevType):
+            self._check_type(device, device.address)
+        else:
+            self._check_function(device, device.address)
         tags = [self._candidates[each].tags for each in names]
         _check_placement_names(device, tags)
         _check_region(device)
@@ -299,10 +299,6 @@ class _Review:
         places = [each for each in handles if isinstance(each, PciAddress)]
         if len(places) < len(handles):
             raise ValueError(f"Device.address {address} is not a type of its handles")
-        if address not in self._nameable and not any(map(address.same_slot, places)):
-            raise ValueError(
-                f"Device.address {address} is neither a candidate nor its card"
-            )
         if address in self._others:
             other = self._others[address]
             raise ValueError(f"Device.address {address} is a device of plugin {other}")
@@ -311,6 +307,10 @@ class _Review:
                 f"Device.address {address} is a usable function that the plugin "
                 "neither offers nor rejects"
             )
+        if not self._is_of_card(function, places):
+            raise ValueError(
+                f"Device.address {address} is no candidate of the card of its handles"
+            )
         if device.identity is not None and device.identity is not function.identity:
             device.identity.check("Device.identity")
         if device.identity is None or not device.identity.may_be(function.identity):
@@ -318,6 +318,19 @@ class _Review:
                 f"Device.identity is {device.identity}, but that of {address} is "
                 f"{function.identity}"
             )
+
+    def _is_of_card(self, named: PciFunction, handles: Collection[PciAddress]) -> bool:
+        """Return whether a function belongs to the card of one of these handles.
+
+        An allocation of another card's provider would get a device of this one.
+        """
+        address = named.address
+        if any(map(address.same_slot, handles)):
+            return True
+        if self._leaders.get(address) in handles:
+            return True
+        cards = [self._functions[each].physfn or each for each in handles]
+        return address in self._nameable and (named.physfn or address) in cards
 
     def _check_erasure(self, device: Device) -> None:
         """Check that accelerators can forget a guest's data as their device states."""

@@ -68,6 +68,17 @@ class FirstOfCard(acme.Acme):
         )
 
 
+class NamedAfterAnother(acme.Acme):
+    """Reads the PF of its device from a wrong entry of ``matched``."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
+        pfs = [e.parent for e in candidates.matched if e.parent != e.function]
+        for found in super().discover(candidates):
+            yield dataclasses.replace(
+                found, address=pfs[0].address, identity=pfs[0].identity
+            )
+
+
 class NoHandlesOfCard(FirstOfCard):
     """Describes a card after its PF, and forgets its VFs."""
 

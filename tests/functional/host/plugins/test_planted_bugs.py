@@ -89,11 +89,15 @@ RULES: dict[str, tuple[Wrong, str]] = {
     ),
     "stranger": (
         with_(address=STRANGER),
-        "Device.address 0000:04:00.0 is neither a candidate nor",
+        "Device.address 0000:04:00.0 is no candidate of the card of its handles",
     ),
     "nothing": (
         with_(address=base.PciAddress.parse("0000:ff:1f.7")),
         "Device.address 0000:ff:1f.7 is not on this host",
+    ),
+    "sibling": (
+        with_(address=base.PciAddress.parse(SECOND)),
+        f"Device.address {SECOND} is no candidate of the card of its handles",
     ),
     "another": (
         with_(address=base.PciAddress.parse(GPU)),
@@ -374,6 +378,23 @@ def test_two_plugins_name_no_device_alike(make_bench, install_plugins):
     assert offered(host.manager) == {"0000:3b:00.1": "bad"}
     rule = "Device.address 0000:3b:00.0 is a device of plugin bad"
     assert rule in host.rejected("0000:3b:00.2").detail
+
+
+def test_no_device_is_named_after_the_card_of_another_vendor(
+    make_bench, install_plugins
+):
+    """A guest with an allocation of that card would get this device."""
+    install_plugins(bad=f"{HERE}:NamedAfterAnother")
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
+    named = [VFS.replace("*:*:*", "0000:3b:*"), NAMED[0]]
+    spec = HostSpec((card, hosts.fpga("0000:5e")))
+    host = make_bench(spec, device_spec=named)
+    # The provider of the PF is recorded from now on.
+    for _ in range(2):
+        assert "bad" not in offered(host.manager).values()
+        rule = "Device.address 0000:3b:00.0 is no candidate of the card of its handles"
+        assert rule in host.rejected(FIRST).detail
+        host.restart()
 
 
 def test_the_log_has_the_traceback_of_a_failing_discovery_once(
