@@ -297,7 +297,10 @@ class Manager:
         return {
             "contract": list(base.CONTRACT_VERSION),
             "plugins": [
-                {"name": each.name, "contract": list(each.contract_version)}
+                {
+                    "name": self.plugins.name_of(each),
+                    "contract": list(each.contract_version),
+                }
                 for each in self.plugins.loaded
             ],
             "set_aside": [

@@ -422,7 +422,7 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
         return lease
     # The lost lease may have needed a release; one that is not due does no harm.
     (marked,) = plugin_steps.with_actions(
-        manager.plugins, [dataclasses.replace(lease, plugin=plugin.name)]
+        manager.plugins, [dataclasses.replace(lease, plugin=device.plugin)]
     )
     if type(plugin).read_region is base.PluginBase.read_region:
         if marked.needs_release:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -210,21 +211,22 @@ class Programmer:
 
         :raises PluginFailed: the plugin fails, or its answer is invalid.
         """
-        plugin = self._plugin(job.lease.plugin)
-        pairs = plugin_steps.call(
-            self._plugins,
-            plugin,
-            deadline,
-            plugin.functions_of,
-            job.region,
-            job.bitstream,
-        )
+        name = job.lease.plugin
+        plugin = self._plugin(name)
+
+        def state() -> tuple[tuple[PciAddress, str], ...]:
+            pairs = plugin.functions_of(job.region, job.bitstream)
+            # A generator runs the vendor's code here, and may have no end. More than
+            # one function for each PCI function is wrong.
+            return tuple(itertools.islice(pairs, len(job.region.pci_functions) + 1))
+
+        pairs = plugin_steps.call(self._plugins, plugin, deadline, state)
         try:
             functions = tuple((place, each) for place, each in pairs)
             return dataclasses.replace(job.region, functions=functions)
         except (TypeError, ValueError) as error:
             raise exception.PluginFailed(
-                f"the plugin {plugin.name} does not state the functions of image "
+                f"the plugin {name} does not state the functions of image "
                 f"{job.bitstream.image} in {job.region}: {error}"
             ) from error
 
@@ -253,7 +255,7 @@ class Programmer:
         if (
             now.interface_id is not None
             and not functions_held(now)
-            and self._plugin(name).always_reports_function_id
+            and name in self._plugins.always_reporting
         ):
             keys = unverified.keys | {now.key}
             unverified = dataclasses.replace(unverified, keys=keys)

@@ -70,7 +70,7 @@ def ask_all(
     for idle in loaded.set_aside:
         found.keep(idle, offered, loaded.enabled[idle.name])
     for plugin in loaded.loaded:
-        name = plugin.name
+        name = loaded.name_of(plugin)
         usable, types = found.candidates_for(name, waiting, own_drivers[name])
         if not usable and not types:
             waiting.discard(name)
@@ -83,7 +83,7 @@ def ask_all(
             leased_regions=MappingProxyType(regions.get(name, {})),
             mdev_types=types,
         )
-        arguments = (plugin, given, host.functions, found.offered)
+        arguments = (name, plugin, given, host.functions, found.offered)
         try:
             answer = loaded.call(plugin, seconds, answers.ask, *arguments)
         except exception.PluginFailed as error:

@@ -81,6 +81,7 @@ class PluginAnswer:
 
 
 def ask(
+    name: str,
     plugin: base.PluginBase,
     candidates: base.Candidates,
     functions: Mapping[PciAddress, PciFunction],
@@ -90,6 +91,7 @@ def ask(
 
     It runs the vendor's code to its end: call it as a plugin's method.
 
+    :param name: under which the plugin was loaded.
     :param functions: all functions of the host.
     :param offered: the functions and types that devices of the plugins before it are
         named after or consist of, with the name of the plugin.
@@ -106,7 +108,7 @@ def ask(
     if not found:
         # Most plugins recognise no device of a host.
         return PluginAnswer((), ())
-    return _Review(plugin, candidates, functions, offered, found).answer()
+    return _Review(name, plugin, candidates, functions, offered, found).answer()
 
 
 class _Review:
@@ -114,12 +116,14 @@ class _Review:
 
     def __init__(
         self,
+        name: str,
         plugin: base.PluginBase,
         candidates: base.Candidates,
         functions: Mapping[PciAddress, PciFunction],
         others: Mapping[DeviceAddress | DeviceName, str],
         found: Iterable[object],
     ) -> None:
+        self._name = name
         self._plugin = plugin
         self._functions = functions
         self._others = others
@@ -169,7 +173,7 @@ class _Review:
             try:
                 self._review(each, names)
             except ValueError as error:
-                rule = f"{self._plugin.name}: {error}"
+                rule = f"{self._name}: {error}"
                 invalid.append((rule, names or self._near(each)))
         broken = []
         for rule, names in invalid:
@@ -254,10 +258,8 @@ class _Review:
 
         :raises ValueError: it breaks a rule of the contract.
         """
-        if device.plugin != self._plugin.name:
-            raise ValueError(
-                f"Device.plugin is {device.plugin!r}, not {self._plugin.name!r}"
-            )
+        if device.plugin != self._name:
+            raise ValueError(f"Device.plugin is {device.plugin!r}, not {self._name!r}")
         if device.address in self._devices:
             raise ValueError(
                 f"Device.address {device.address} is that of two devices: offer one "

@@ -207,11 +207,16 @@ class SetAside:
 class _Made:
     """A plugin, with the attributes that were read and checked when it was made.
 
-    A property of the vendor's may fail when it is read again.
+    A property of the vendor's may fail when it is read again, and a plugin may replace
+    its attributes.
+
+    :ivar options: its options with their values, as text.
     """
 
     plugin: base.PluginBase
+    options: str
     is_fallback: bool
+    always_reports_function_id: bool
     contexts: tuple[Context, ...]
     health_step: Step[HealthReading] | None
     own_vfio_drivers: frozenset[str]
@@ -246,6 +251,12 @@ class Plugins:
         return {name: each.own_vfio_drivers for name, each in self._made.items()}
 
     @property
+    def always_reporting(self) -> frozenset[str]:
+        """The plugins of which an intact region always reports a ``function_id``."""
+        made = self._made.items()
+        return frozenset(name for name, e in made if e.always_reports_function_id)
+
+    @property
     def contexts(self) -> tuple[tuple[str, Context], ...]:
         """The privileged contexts of the plugins, each with the name of its plugin."""
         return tuple(
@@ -265,12 +276,17 @@ class Plugins:
 
         :raises PluginFailed: it raised an exception, or does not return.
         """
-        return self._made[plugin.name].caller.call(seconds, function, *args)
+        made = self._made[self.name_of(plugin)]
+        return made.caller.call(seconds, function, *args)
+
+    def name_of(self, plugin: base.PluginBase) -> str:
+        """Return the name of a plugin as loaded; it may have changed its own."""
+        return next(n for n, each in self._made.items() if each.plugin is plugin)
 
     def options_of(self, name: str) -> str:
         """Return the name and the options of a plugin as text, to be compared."""
-        plugin = self.get(name)
-        return repr((name, sorted(plugin.conf.items()) if plugin else None))
+        made = self._made.get(name)
+        return made.options if made else repr((name, None))
 
     def hanging(self) -> tuple[str, ...]:
         """Return the plugins that have not returned from a call in time."""
@@ -321,9 +337,9 @@ def load(
                 *(each.name, aside[-1].reason),
                 exc_info=aside[-1].error,
             )
-    made.sort(key=lambda each: (each.is_fallback, each.plugin.name))
+    made.sort(key=lambda each: (each.is_fallback, each.caller.plugin_name))
     return Plugins(
-        {each.plugin.name: each for each in made},
+        {each.caller.plugin_name: each for each in made},
         # A traceback has the frames of all its calls.
         tuple(dataclasses.replace(each, error=None) for each in aside),
         {each.name: each for each in found},
@@ -386,7 +402,9 @@ def _make(
         plugin = kind(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
             raise TypeError(f"{kind!r} is not derived from PluginBase")
-        return _with_attributes(plugin, caller)
+        # The option of a wrong value is named now, and fails no scan later.
+        options = repr((found.name, sorted(conf[section].items())))
+        return _with_attributes(plugin, options, caller)
 
     kind = _imported(found, caller, deadline)
     seconds = deadlines.patience(deadline, _LOAD_SECONDS)
@@ -395,7 +413,9 @@ def _make(
     return caller.call(deadlines.patience(deadline, _LOAD_SECONDS), make, kind)
 
 
-def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
+def _with_attributes(
+    plugin: base.PluginBase, options: str, caller: PluginCalls
+) -> _Made:
     """Read and check the attributes of a plugin that the library uses.
 
     :raises AttributeError: its constructor does not call that of PluginBase.
@@ -406,7 +426,8 @@ def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
         raise TypeError(f"its name is {plugin.name!r}, not that of its entry point")
     is_fallback = plugin.is_fallback
     expect("its is_fallback", is_fallback, bool)
-    expect("its always_reports_function_id", plugin.always_reports_function_id, bool)
+    always_reports = plugin.always_reports_function_id
+    expect("its always_reports_function_id", always_reports, bool)
     step = plugin.health_step
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
@@ -422,7 +443,16 @@ def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
                 f"its own_vfio_drivers has {driver!r}: it names drivers of the host, "
                 "without the word vfio, as plain text"
             )
-    return _Made(plugin, is_fallback, contexts, step, frozenset(drivers), caller)
+    return _Made(
+        plugin,
+        options,
+        is_fallback,
+        always_reports,
+        contexts,
+        step,
+        frozenset(drivers),
+        caller,
+    )
 
 
 def _check_contract(name: str, version: object) -> None:

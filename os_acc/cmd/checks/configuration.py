@@ -119,7 +119,7 @@ def plugins(context: CheckContext) -> Iterator[Finding]:
             f"plugin {aside.name} is set aside: {aside.reason}",
             "repair or remove the package, or leave it out of [os_acc] enabled_plugins",
         )
-    names = ", ".join(plugin.name for plugin in context.plugins.loaded)
+    names = ", ".join(map(context.plugins.name_of, context.plugins.loaded))
     if names:
         yield ok(f"loaded: {names}")
     else:

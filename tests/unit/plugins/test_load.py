@@ -8,6 +8,7 @@ import dataclasses
 from unittest import mock
 
 import pytest
+from oslo_config import cfg
 
 from os_acc import conf, exception
 from os_acc.objects.device import RejectReason
@@ -62,6 +63,30 @@ def test_a_plugin_has_options_of_its_own(make_bench, install_plugins):
     assert plugin.conf.vendor == 0x10DE
     # Loading plugins again, as initialize(reset=True) does, is no conflict.
     assert len(loader.load(config, "/", ()).loaded) == 2
+
+
+def test_a_wrong_value_of_an_option_sets_its_plugin_aside(install_plugins, tmp_path):
+    """Each scan that compares the options would fail, for all plugins."""
+    install_plugins(acme="tests.unit.acme:Acme")
+    file = tmp_path / "os-acc.conf"
+    file.write_text("[os_acc_acme]\nvendor = Xilinx\n")
+    config = cfg.ConfigOpts()
+    config([], default_config_files=[str(file)])
+    loaded = loader.load(config, "/", ())
+    assert [each.name for each in loaded.loaded] == ["pci"]
+    (aside,) = loaded.set_aside
+    assert "option vendor" in aside.reason
+
+
+def test_a_plugin_may_keep_its_options_in_a_form_of_its_own(
+    bench, install_plugins, monkeypatch
+):
+    install_plugins(acme="tests.unit.acme:Acme")
+    loaded = loader.load(bench.config(), "/", ())
+    before = loaded.options_of("acme")
+    assert "vendor" in before
+    monkeypatch.setattr(loaded.get("acme"), "conf", (acme.XILINX,))
+    assert loaded.options_of("acme") == before
 
 
 def test_options_are_in_the_sample_configuration(install_plugins):

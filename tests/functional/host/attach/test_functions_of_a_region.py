@@ -9,6 +9,7 @@ in a region": PCI A has Fn A and PCI B has Fn B of Region 1.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -377,3 +378,21 @@ def test_functions_that_contradict_the_region_are_an_error_of_the_plugin(
     monkeypatch.setattr(plugin, "_reached", lambda *_: found)
     (aside,) = region.manager.discover().set_aside
     assert aside.name == "acme"
+
+
+@pytest.mark.parametrize("fault", [None, OSError("no map of the card")])
+def test_a_generator_of_functions_is_the_plugins_code(region, monkeypatch, fault):
+    """It may fail, or never end, while the library reads it."""
+
+    def functions_of(*_: object) -> Iterator[tuple[PciAddress, str]]:
+        while True:
+            yield PciAddress.parse(PCI_A), GZIP
+            if fault is not None:
+                raise fault
+
+    region.provider(PF)
+    monkeypatch.setattr(plugin.AcmePlugin, "functions_of", functions_of)
+    with pytest.raises(exception.PluginFailed, match="acme") as caught:
+        region.plug(1, PF, function_id=GZIP)
+    assert isinstance(caught.value.__cause__, OSError if fault else ValueError)
+    assert not region.manager.store.leases()

@@ -118,6 +118,10 @@ class ReadOnce(acme.OfThisContract):
     def is_fallback(self) -> Any:  # type: ignore[override]
         return self._once("is_fallback", False)
 
+    @property
+    def always_reports_function_id(self) -> Any:  # type: ignore[override]
+        return self._once("always_reports_function_id", True)
+
 
 class Nothing(acme.Acme):
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
@@ -164,6 +168,14 @@ class Renames(acme.Acme):
 
     def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         super().__init__("Acme Accelerators", conf, root)
+
+
+class RenamesLater(acme.Acme):
+    """Keeps the name of the model that it has read as its own."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
+        self.name = "Acme E10"
+        return super().discover(candidates)
 
 
 class FallbackIsMissing(acme.Acme):

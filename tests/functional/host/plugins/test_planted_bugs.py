@@ -249,9 +249,26 @@ def test_every_command_works_beside_a_wrong_device_and_shows_the_rule(
 def test_attributes_of_a_plugin_are_read_once(make_host, initialize):
     """A property of the vendor's may fail at any time."""
     host = make_host("ReadOnce")
-    assert offered(initialize(host)) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    manager = initialize(host)
+    assert offered(manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    assert manager.plugins.always_reporting == {"bad"}
     host.plug(1, FIRST, GPU)
     assert host.unplug(1) == 2
+
+
+def test_a_plugin_that_changes_its_name_costs_its_own_devices_alone(
+    make_host, initialize
+):
+    host = make_host("RenamesLater")
+    manager = initialize(host)
+    for _ in range(2):
+        assert offered(manager) == {GPU: "pci"}
+        rule = "Device.plugin is 'Acme E10', not 'bad'"
+        assert rule in host.rejected(FIRST).detail
+        manager.discover()
+    assert [each["name"] for each in manager.host_info()["plugins"]] == ["bad", "pci"]
+    host.plug(1, GPU)
+    assert host.unplug(1) == 1
 
 
 @pytest.mark.parametrize(
