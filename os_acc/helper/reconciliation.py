@@ -123,7 +123,9 @@ class Reconciler:
             after = _without_lease(self._helper.recorded(deadline), found)
             claimed = dict(claimed.items() & after.items())
         if claimed != found.helper_claims:
-            for address in sorted(claimed, key=in_order):
+            known = {uuid for each in found.leases for uuid in each.recorded_uuids}
+            lost = [each for each in claimed if claimed[each] not in known]
+            for address in sorted(lost, key=in_order):
                 LOG.error(
                     "%s is claimed for the lost lease %s, so it is not offered: run "
                     "'os-acc device adopt' or 'os-acc device release'",

@@ -332,7 +332,7 @@ def _why_unknown(
     address, driver = function.address, function.driver
     if address in evidence.leased:
         return None
-    if address in evidence.helper_claims:
+    if address in evidence.helper_claims and not _has_leased_vfs(evidence, function):
         lost = evidence.helper_claims[address]
         return f"claimed by lease {lost}, which the store has lost"
     if driver is None:
@@ -370,13 +370,17 @@ def _otherwise_leased(
         return None
     if function.physfn is not None and function.physfn in evidence.taken:
         return _no(function, RejectReason.PF_LEASED, str(function.physfn))
-    if function.address in evidence.in_parts:
+    if _has_leased_vfs(evidence, function):
         vf = evidence.in_parts[function.address]
         return _no(function, RejectReason.VFS_LEASED, str(vf))
     if function.address in evidence.mdev_parents:
         slot = evidence.mdev_parents[function.address]
         return _no(function, RejectReason.MDEVS_LEASED, str(slot))
     return None
+
+
+def _has_leased_vfs(evidence: HostEvidence, function: PciFunction) -> bool:
+    return function.physfn is None and function.address in evidence.in_parts
 
 
 def _in_the_way(

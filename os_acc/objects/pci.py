@@ -218,6 +218,12 @@ def part_of_device(serial: str, address: PciAddress, physfn: PciAddress | None) 
     return f"{serial}{number}+{one - other}" if physfn else f"{serial}{number}"
 
 
+def pf_of_part(part: str) -> str:
+    """Return the name of the PF of a VF by that of the VF; '' if it names no VF."""
+    name, _, distance = part.rpartition("+")
+    return name if distance.isdecimal() else ""
+
+
 class PciRole(enum.Enum):
     """The role of a function in SR-IOV."""
 

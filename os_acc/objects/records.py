@@ -88,8 +88,23 @@ class RecordedState:
 
     @property
     def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
-        """The PFs with leased VFs, each with one such VF or a slot of it."""
-        return {pf: lease.address for lease in self.leases for pf in lease.physfns}
+        """The PFs with leased VFs, each with one such VF or a slot of it.
+
+        A reboot may have moved a PF: the helper knows it by its serial number.
+        """
+        places = {
+            uuid: lease.address
+            for lease in self.leases
+            if lease.physfns
+            for uuid in lease.recorded_uuids
+        }
+        moved = {
+            claimed: places[lease]
+            for claimed, lease in self.helper_claims.items()
+            if isinstance(claimed, PciAddress) and lease in places
+        }
+        at_plug = {pf: lease.address for lease in self.leases for pf in lease.physfns}
+        return moved | at_plug
 
     @property
     def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:

@@ -4,7 +4,7 @@
 
 A copy applies to the device with the recorded serial number, at any address. While no
 device shows that number, it applies to every device of the model without a readable
-number.
+number, and to the PF of a VF: the data of a VF that is gone is on the device of the PF.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from os_acc import privsep
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.pci import PciAddress, function_named
+from os_acc.objects.pci import PciAddress, function_named, pf_of_part
 from os_acc.privsep import pci_functions, privileged_conf, record, request, worker
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import (
@@ -31,6 +31,8 @@ from os_acc.privsep.record import (
     copy_name,
     copy_names,
     identity_of,
+    of_gone_vfs,
+    of_model,
 )
 from os_acc.privsep.request import BindTarget, GroupRequest
 
@@ -169,7 +171,7 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
     own = copy.record
     if own is not None and _is_of_this_boot(own):
         return
-    there = _of_model(copy.identity)
+    there = of_model(copy.identity)
     found: list[DeviceAddress] = [
         each for each in there if copy.name in copy_names(each, copy.identity)
     ]
@@ -181,6 +183,9 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
         return
     if not found:
         bare = dataclasses.replace(own, use=FunctionUse.HOST, eraser="", releaser="")
+        if own.eraser and (pf := pf_of_part(own.serial)):
+            present = pci_functions.present()
+            unclear += [each for each in present if pci_functions.serial(each) == pf]
         yield from (_line(_at(bare, each)) for each in unclear)
         found = [] if identity_of(own.address) else [own.address]
     yield from (_line(_at(own, each)) for each in found)
@@ -249,17 +254,16 @@ def lease_of(
         return UNREADABLE
     if found is not None:
         return found.lease
-    if serial and (lease := lease_of_serial(identity, serial)) is not None:
+    if serial and (lease := lease_of_serial(identity, serial, *mine)) is not None:
         return lease
-    others = copies(identity)
-    if (
-        not others
-        or not isinstance(address, PciAddress)
-        or pci_functions.serial(address)
-    ):
+    if not isinstance(address, PciAddress):
         return None
-    of_model = _of_model(identity)
-    there = {name for each in of_model for name in copy_names(each, identity)}
+    if shown := pci_functions.serial(address):
+        return lease_of_serial(identity, shown, *mine)
+    if not (others := copies(identity)):
+        return None
+    twins = of_model(identity)
+    there = {name for each in twins for name in copy_names(each, identity)}
     for name, _identity, copy in others:
         if name in there:
             continue
@@ -271,10 +275,11 @@ def lease_of(
 
 
 def lease_of_serial(
-    identity: tuple[int, ...], serial: str, unless_of: str | None = None
+    identity: tuple[int, ...], serial: str, *mine: str, unless_of: str | None = None
 ) -> str | None:
     """Return the lease whose data a device has, by its serial number, or None.
 
+    :param mine: leases to which VFs of the device, which are gone, may have belonged.
     :param unless_of: a node whose leases are left out.
     :returns: :data:`.record.UNREADABLE`: the copy of its record is damaged.
     """
@@ -282,7 +287,8 @@ def lease_of_serial(
     for name, _identity, copy in copies(identity):
         if name == wanted and (copy is None or copy.node != unless_of):
             return UNREADABLE if copy is None else copy.lease
-    return None
+    leases = (each.lease for each in of_gone_vfs(serial) if each.node != unless_of)
+    return next((each for each in leases if each not in mine), None)
 
 
 def is_recorded(address: DeviceAddress, identity: tuple[int, ...], *mine: str) -> bool:
@@ -325,7 +331,7 @@ def _check_serial(target: BindTarget, lease: str) -> None:
         raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", shown)
     if target.serial and not shown:
         # It names the copy of the record: that of another device is not to be named.
-        others = map(pci_functions.serial, _of_model(target.identity))
+        others = map(pci_functions.serial, of_model(target.identity))
         if function_named(target.serial) or target.serial in others:
             raise CallRefused(Outcome.CHANGED, errno.ESTALE, "serial", "another device")
 
@@ -408,21 +414,26 @@ def record_target(
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
     first = found.first if found.lease == call.lease else found.first or found.lease
-    record.write(
-        dataclasses.replace(
-            found,
-            lease=call.lease,
-            use=use,
-            eraser=call.eraser or found.eraser,
-            releaser=call.releaser or found.releaser,
-            first=first,
-            serial=serial,
-            node=call.node or found.node,
-        )
+    written = dataclasses.replace(
+        found,
+        lease=call.lease,
+        use=use,
+        eraser=call.eraser or found.eraser,
+        releaser=call.releaser or found.releaser,
+        first=first,
+        serial=serial,
+        node=call.node or found.node,
     )
+    record.write(written)
     if found.lease != call.lease:
         # The serial number may have been unknown before: the copy had another name.
         record.remove_copies(target.address, found.lease)
+    shown = pci_functions.serial(target.address)
+    if instead_of and written.eraser and shown:
+        # The erasure of the PF reaches the data of its VFs.
+        for each in of_gone_vfs(shown):
+            if each.lease == instead_of:
+                record.remove_copies(each.address, instead_of)
 
 
 def _forget(address: PciAddress, lease: str) -> CallResult:
@@ -446,11 +457,6 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     return OK
 
 
-def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
-    present = pci_functions.present()
-    return [each for each in present if pci_functions.identity(each) == identity]
-
-
 def _is_of_this_boot(copy: DeviceRecord) -> bool:
     """Return whether the device of a copy has its address, by a record of this boot."""
     try:
@@ -471,7 +477,7 @@ def _is_of_another(own: DeviceRecord) -> bool:
         return False
     if shown := pci_functions.serial(own.address):
         return shown != own.serial
-    return own.serial in map(pci_functions.serial, _of_model(own.identity))
+    return own.serial in map(pci_functions.serial, of_model(own.identity))
 
 
 def _at(

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from os_acc import exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, pf_of_part
 from os_acc.privsep import kernel, pci_functions, request
 from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
@@ -200,6 +200,24 @@ def copy_names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...
     """Return the names that the copy of a present function may have."""
     keys = filter(None, (pci_functions.serial(address), str(address)))
     return tuple(copy_name(identity, key) for key in keys)
+
+
+def of_model(identity: tuple[int, ...]) -> list[PciAddress]:
+    """Return the present functions of one model."""
+    found = pci_functions.present()
+    return [each for each in found if pci_functions.identity(each) == identity]
+
+
+def of_gone_vfs(serial: str) -> list[DeviceRecord]:
+    """Return the copies of a PF's VFs that are gone and have to be erased.
+
+    :param serial: of the PF (:func:`.pci_functions.serial`).
+    """
+    every = [each.record for each in copies()]
+    found = [e for e in every if e and e.eraser and pf_of_part(e.serial) == serial]
+    models = {each.identity for each in found}
+    there = {pci_functions.serial(vf) for each in models for vf in of_model(each)}
+    return [each for each in found if each.serial not in there]
 
 
 def present(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,9 @@ from os_acc.privsep import binding, claims, pci_functions, record, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
+from os_acc.testing import FakeKernel
+from os_acc.testing.helper import privileged_here
+from tests.unit.privsep.nvme_drives import PF, VF
 
 MINE = "11111111-1111-4111-8111-111111111111"
 OTHERS = "22222222-2222-4222-8222-222222222222"
@@ -408,3 +412,42 @@ def test_a_record_that_root_could_not_read_is_not_written(fake):
     (answer,) = claims.reserve(group, ((*target, "", "", longest),), *more)
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "record")
     assert claims.claimed() == ()
+
+
+# -- a PF and its VFs ----------------------------------------------------------
+
+
+@pytest.fixture
+def pf_of_unerased_vf(with_vfs) -> Iterator[FakeKernel]:
+    """Yield a host whose VF has unerased data of another lease."""
+    group = pci_functions.group(VF)
+    given = (group, targets(VF), 1, 30_000, OTHERS, "host", "", "nvme")
+    with privileged_here():
+        assert claims.reserve(*given) == (OK,)
+        yield with_vfs
+
+
+def set_vfs(fake: FakeKernel, count: int) -> None:
+    fake.write(f"{pci_functions.directory(PF)}/sriov_numvfs", str(count))
+
+
+def test_a_pf_is_anothers_once_its_unerased_vf_is_gone(pf_of_unerased_vf):
+    # As for the health of a PF with leased VFs.
+    assert claims.lease_of(PF, pci_functions.identity(PF), "") is None
+    set_vfs(pf_of_unerased_vf, 0)
+    assert take(MINE, PF) == (claimed_for(OTHERS, PF),)
+    assert reserve(place=PF) == claimed_for(OTHERS, PF)
+    listed = {each[0]: each[1:6] for each in claims.claimed()}
+    assert listed[PF.parts] == (OTHERS, "host", "nvme", "", "")
+    assert forget(OTHERS, VF) == OK
+    assert take(MINE, PF) == (OK,)
+
+
+@pytest.mark.parametrize("eraser", ["", "nvme"])
+def test_only_an_erasure_of_the_pf_ends_the_record_of_its_vf(pf_of_unerased_vf, eraser):
+    set_vfs(pf_of_unerased_vf, 0)
+    group = pci_functions.group(PF)
+    given = (group, targets(PF), 1, 30_000, MINE, "host", OTHERS, eraser)
+    assert claims.reserve(*given) == (OK,)
+    leases = {each.record.lease for each in record.copies()}
+    assert leases == ({MINE} if eraser else {OTHERS})
