@@ -367,7 +367,7 @@ def _build(
         *(root, settings.node_name, rules, loaded, store),
         *(service.rejections, service.health, reconciler),
     )
-    life = lifecycle.Lifecycle(services, programmer, offered.offered)
+    life = lifecycle.Lifecycle(services, programmer, offered.offered, rules.nova)
     recover = recovery.Recovery(services, life, offered)
     recover.replay(_part(deadline, _REPLAY_SHARE))
     # Before VFs are created: a guest may have a PF whose lease is lost.

@@ -12,6 +12,8 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.host import attributes, mdev, pci, vfio
+from os_acc.inventory.eligibility import matches
+from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
@@ -210,6 +212,23 @@ def given_back_by_reboot(root: str, lease: Lease, deadline: float) -> bool:
         return False
     found = verification.read_prior(root, remaining(root, lease).functions, deadline)
     return not any(is_vfio_driver(each.driver_override) for each in found)
+
+
+def check_not_novas(root: str, lease: Lease, nova: DeviceSpec) -> None:
+    """Check that no guest of Nova's can have a function to erase, or its PF.
+
+    :raises InvalidConfiguration: Nova's options name one.
+    """
+    own = {*lease.functions, *lease.physfns}
+    for address, _ in matches(nova, pci.scan(root)) if nova.entries else ():
+        if address in own:
+            raise exception.InvalidConfiguration(
+                f"Nova's [pci] device_spec names {address}, so {lease.address} is not "
+                "erased: a guest of Nova's may have written to it",
+                hint="remove it from Nova's option and restart nova-compute; end the "
+                "guest to which Nova gave it, if any; then run 'os-acc device "
+                "release', which erases it, or with --force leaves its data",
+            )
 
 
 def is_back(root: str, lease: Lease) -> bool:

@@ -25,6 +25,7 @@ from os_acc.attach.release_result import record_failures
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Erasure, Provider
+from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.lease import (
     Action,
     HelperRecord,
@@ -54,12 +55,16 @@ class Eraser:
     """Record which devices have to be erased, and continue erasures.
 
     :param offered: returns the devices that the host offers, by its latest scan.
+    :param nova: the functions that Nova's options name.
     """
 
     def __init__(
-        self, services: Services, offered: Callable[[float], Iterable[Provider]]
+        self,
+        services: Services,
+        offered: Callable[[float], Iterable[Provider]],
+        nova: DeviceSpec,
     ) -> None:
-        self._offered = offered
+        self._offered, self._nova = offered, nova
         self._services = services
         self._root = services.root
         self._store = services.store
@@ -347,6 +352,7 @@ class Eraser:
                 hint="put it in again; if a drive on vfio-pci may be it, bind that to "
                 "nvme. Run 'os-acc device release --force' if it never comes back",
             )
+        device_state.check_not_novas(self._root, present, self._nova)
         # 1. Take over the helper's record of the device, which survives a loss of the
         #    store; a reboot has removed it. Undo: step 4.
         self._reserve(present, records, deadline)

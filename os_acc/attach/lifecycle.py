@@ -35,6 +35,7 @@ from os_acc.attach.release_result import (
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
+from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.records import RecordedState
 
@@ -50,6 +51,7 @@ class Lifecycle:
     """Change the state of leases, on disk and on the host.
 
     :param offered: returns the devices that the host offers, by its latest scan.
+    :param nova: the functions that Nova's options name.
     :ivar devices: prepares devices, and gives them back.
     :ivar eraser: continues the erasure of released devices.
     """
@@ -59,6 +61,7 @@ class Lifecycle:
         services: Services,
         programmer: programming.Programmer,
         offered: Callable[[float], Iterable[Provider]],
+        nova: DeviceSpec,
     ) -> None:
         self._services = services
         self._root = services.root
@@ -66,7 +69,7 @@ class Lifecycle:
         self._helper = services.helper
         self._plugins = services.plugins
         self._programmer = programmer
-        self.eraser = erasure.Eraser(services, offered)
+        self.eraser = erasure.Eraser(services, offered, nova)
         self.devices = devices.Devices(services, self.eraser)
 
     # -- preparing: a new request ------------------------------------------

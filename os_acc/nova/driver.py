@@ -106,16 +106,17 @@ class LibvirtDriver(MigratingDriver):
 
     def _check_claims(self) -> None:
         try:
-            held = self._node.attached()
+            held, unerased = self._node.attached(), self._node.unerased()
         except exception.OsAccError as error:
             LOG.warning("cannot compare leases with Nova's devices: %s", error)
             return
         initialization.check_mdev_claims(
             self.pgpu_type_mapping, self.pgpu_type_default, held
         )
-        if held and CONF.pci.device_spec:
+        named = CONF.pci.device_spec
+        if named and (held or unerased):
             devices = jsonutils.loads(self._get_pci_passthrough_devices())
-            initialization.check_claims(CONF.pci.device_spec, devices, held)
+            initialization.check_claims(named, devices, held, unerased)
 
     def _guest_definition(self, server: str) -> tuple[GuestDevices, bool] | None:
         """Return the devices in the definition of a guest, and whether it runs.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nova.pci import whitelist
@@ -26,7 +27,7 @@ from os_acc import conf, deadlines, exception
 from os_acc.nova import conversion
 from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
-from os_acc.store import state_files
+from os_acc.store import snapshot, state_files
 
 LOG = log.getLogger(__name__)
 
@@ -117,6 +118,21 @@ class DeferredNode:
         consumer = instance_info["uuid"]
         return {consumer: held[consumer]} if consumer in held else {}
 
+    def unerased(self) -> dict[str, str]:
+        """Return the functions without a consumer that may have data of a guest.
+
+        :returns: by address, who had it last.
+        :raises StateUnavailable: the store cannot be read.
+        """
+        found = snapshot.read(conf.state_path(self._config or cfg.CONF))
+        lost = {*found.damaged_claims, *found.helper_claims}
+        return dict.fromkeys(map(str, lost), "an instance of a lost lease") | {
+            str(each): f"instance {lease.consumer_title}"
+            for lease in found.leases
+            if lease.erasure
+            for each in lease.functions
+        }
+
     def owns_any(self, allocations: Mapping[str, Any]) -> bool:
         """See :func:`os_acc.owns_any`.
 
@@ -185,30 +201,31 @@ def check_claims(
     values: Sequence[str],
     devices: Iterable[Mapping[str, Any]],
     held: Mapping[str, Collection[AcceleratorEntry]],
+    unerased: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check that Nova may give no leased device to another server.
+    """Check that Nova may give no leased device, and no guest's data, to a server.
 
     :param values: of ``[pci] device_spec``.
     :param devices: the PCI devices of the host, as Nova's resource tracker gets them.
     :param held: the accelerators of each consumer.
-    :raises InvalidConfiguration: Nova's option names a leased device.
+    :param unerased: see :meth:`DeferredNode.unerased`.
+    :raises InvalidConfiguration: Nova's option names a device of either.
     """
-    consumers = {
-        entry["pci_id"]: consumer
+    why = {at: f"has to erase after {last}" for at, last in unerased.items()} | {
+        entry["pci_id"]: f"has leased to {consumer}"
         for consumer, entries in held.items()
         for entry in entries
         if "pci_id" in entry
     }
     claims = whitelist.Whitelist(values)
     by_address = {device["address"]: device for device in devices}
-    for address in sorted(consumers.keys() & by_address.keys()):
+    for address in sorted(why.keys() & by_address.keys()):
         # A guest that gets the PF has the VFs, or ends them.
         parent = by_address[address].get("parent_addr")
         function_and_pf = by_address[address], by_address.get(parent)
         if any(each and claims.device_assignable(each) for each in function_and_pf):
             raise exception.InvalidConfiguration(
-                f"[pci] device_spec names {address}, which os_acc has leased to "
-                f"{consumers[address]}",
+                f"[pci] device_spec names {address}, which os_acc {why[address]}",
                 hint="remove the device from [pci] device_spec until the consumer has "
-                "released it",
+                "released it, and 'os-acc device list' shows it as free",
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,6 +24,8 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.nova import initialization
 from os_acc.nova.initialization import DeferredNode
+from os_acc.testing import HostSpec, TestHost
+from os_acc.testing import hosts as drives
 from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, Cloud
 from tests.functional.nova.compute_nodes import ComputeNode
@@ -341,6 +344,36 @@ def test_a_leased_vf_is_named_by_its_pf():
     initialization.check_claims(of_other, [pf, vf], held)
     with pytest.raises(exception.InvalidConfiguration, match=vf["address"]):
         initialization.check_claims(of_pf, [pf, vf], held)
+
+
+def test_nova_may_name_no_device_that_has_the_data_of_a_guest(tmp_path):
+    drive = "0000:41:00.0"
+    devices = [{"address": drive, "vendor_id": "144d", "product_id": "a824"}]
+    named = [json.dumps({"address": drive})]
+    spec = HostSpec((drives.nvme_disk("0000:41", 1),))
+    with TestHost(tmp_path, spec) as host:
+        host.plug(1, drive)
+        host.unplug(1)
+        node = DeferredNode("node", mock.Mock(), 1.0, host.config())
+        unerased = node.unerased()
+        with pytest.raises(exception.InvalidConfiguration, match=f"{drive}.*to erase"):
+            initialization.check_claims(named, devices, {}, unerased)
+        host.restart()
+        for path in Path(host.state_path).glob("os_acc.sqlite*"):
+            path.unlink()
+        host.restart()
+        assert node.unerased() == {drive: "an instance of a lost lease"}
+
+
+def test_nova_compute_ends_if_nova_names_a_device_that_is_being_erased(hosts):
+    hosts.start(FIRST)
+    gpu = hosts.nodes[FIRST].gpus[0]
+    hosts.nova.flags(device_spec=[json.dumps({"address": gpu})], group="pci")
+    found = mock.patch.object(
+        DeferredNode, "unerased", return_value={gpu: "instance x"}
+    )
+    with found, pytest.raises(exception.InvalidConfiguration, match=f"names {gpu}"):
+        hosts.nova.restart_compute_service(FIRST)
 
 
 @pytest.mark.parametrize("resource_class", ["VGPU", "pci_10de_2235", "VCPU"])

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from unittest import mock
 
 import pytest
+from oslo_config import cfg
 
 from os_acc import exception, service
 from os_acc.attach import erasure
@@ -336,3 +338,25 @@ def test_a_call_of_an_erasure_is_short_whatever_time_its_caller_has(host, monkey
     host.manager.life.eraser.advance(lease.uuid, time.monotonic() + 1_000)
     (seconds,) = given
     assert seconds <= host.manager.settings.write_timeout
+
+
+def test_nothing_is_erased_that_a_guest_of_nova_may_have(host):
+    use(host)
+    before = acme.medium_of(host.root, CARD).read_bytes()
+    config = host.config()
+    config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
+    named = [json.dumps({"address": CARD})]
+    config.set_override("device_spec", named, group="pci")
+    host._manager = host.start(config)
+    advance(host, 2)
+    assert acme.medium_of(host.root, CARD).read_bytes() == before
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.QUARANTINED
+    assert f"Nova's [pci] device_spec names {CARD}" in lease.reason
+    with pytest.raises(exception.InvalidConfiguration, match="device_spec"):
+        release(host, CARD)
+    host.restart()
+    release(host, CARD)
+    advance(host, acme.BLOCKS)
+    assert not erasing(host)
+    assert acme.medium_of(host.root, CARD).read_bytes() != before
