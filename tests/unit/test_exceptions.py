@@ -87,6 +87,7 @@ def test_what_may_be_retried():
     """A reason decides; errors without a reason go by their class."""
     assert {each for _kind, each in WITH_REASONS if each.retryable} == {
         exception.StateReason.BUSY,
+        exception.PluginReason.BUSY,
         exception.ChangeReason.UNSETTLED,
         exception.RegionReason.IN_USE,
         exception.RegionReason.MISMATCH,

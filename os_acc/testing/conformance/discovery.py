@@ -45,7 +45,7 @@ def discovery_only_reads(host: TestHost, plugin: str) -> None:
 def devices_are_valid(host: TestHost, plugin: str) -> None:
     """Each device and rejection is valid, and each name and unit is offered once.
 
-    So is each result of the plugin's health step, if it has one.
+    So is each result of the plugin's health step, if it has one, which only reads.
 
     :raises RuleBroken: with the first rule that one broke; or discovery failed.
     """
@@ -56,8 +56,10 @@ def devices_are_valid(host: TestHost, plugin: str) -> None:
     for each in (*host.manager.plugins.set_aside, *inventory.set_aside):
         require(each.name != plugin, f"discover() returns devices: {each.reason}")
     offered(host, plugin)
-    reader = host.manager.health_steps
+    reader, writes = host.manager.health_steps, len(host.kernel.writes())
     reader.read()
+    if plugin in host.manager.plugins.health_steps:
+        require(not host.kernel.writes(writes), "the health step writes nothing")
     for (name, _function), defect in reader.defects.items():
         require(name != plugin, f"the health step reads a function: {defect}")
 
@@ -76,25 +78,27 @@ def names_survive_restart(host: TestHost, plugin: str) -> None:
 def names_ignore_usable_functions(host: TestHost, plugin: str) -> None:
     """A provider's name does not depend on the functions that are usable.
 
-    Each unit of a device is hidden in turn, on a host whose providers are not recorded
-    yet: a function is on vfio-pci without a lease, a unit of mediated devices is that
-    of another tool.
+    The first two units of a device and its last one are hidden in turn, on a host
+    whose providers are not recorded yet: a function is on vfio-pci without a lease, a
+    unit of mediated devices is that of another tool.
 
     :raises RuleBroken: no device is offered, or a provider has another name.
     """
     found = offered(host, plugin)
     every = {each.device.address for each in found}
     for provider in found:
-        handles = provider.device.handles
-        for handle in handles[:2] if len(handles) > 1 else ():
-            with _hidden(host, handle.address):
+        units = [each.address for each in provider.device.handles]
+        # A plugin may name a device after its first or its last unit.
+        hidden = dict.fromkeys([*units[:2], *units[-1:]])
+        for unit in hidden if len(units) > 1 else ():
+            with _hidden(host, unit):
                 names = {
                     each.device.address
-                    for each in _of_new_node(host, plugin, str(handle.address))
+                    for each in _of_new_node(host, plugin, str(unit))
                 }
             require(
                 names <= every and provider.device.address in names,
-                f"the name of {provider.name} does not depend on {handle.address}",
+                f"the name of {provider.name} does not depend on {unit}",
             )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from os_acc import privsep
 from os_acc.plugins import base
 from os_acc.privsep import kernel
 from os_acc.testing import AttributeSpec, FunctionSpec, SriovSpec, hosts
@@ -81,6 +82,22 @@ class Sound(acme.Acme):
 
     def set(self, handle: base.AttachHandle, text: str) -> None:
         kernel.current.write(self.path(handle), text)
+
+
+context = privsep.Context(f"{HERE}.context", "unconforming_health", [])
+
+
+@context.health_step
+def _starts_test(target: privsep.StepTarget) -> privsep.HealthReading:
+    target.write(target.address, STATE.name, "idle")
+    return "", ()
+
+
+class HealthWrites(Sound):
+    """Starts a test of the card to read its health."""
+
+    contexts = (context,)
+    health_step = _starts_test
 
 
 # -- discover() --------------------------------------------------------------------
@@ -230,6 +247,14 @@ class NamesAfterUsable(Sound):
         return map(_after_vf, super().discover(candidates))
 
 
+class NamesAfterLast(Sound):
+    """Names its device after the last VF that is usable."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            yield _after_vf(each, -1)
+
+
 class NamesAfterLoss(Sound):
     """Names its device after a VF once it has seen a scan without VFs."""
 
@@ -242,8 +267,8 @@ class NamesAfterLoss(Sound):
         return map(_after_vf, found) if self.has_lost else iter(found)
 
 
-def _after_vf(device: base.Device) -> base.Device:
-    address = device.handles[0].address
+def _after_vf(device: base.Device, position: int = 0) -> base.Device:
+    address = device.handles[position].address
     identity = dataclasses.replace(device.identity, product=0x5001)
     return dataclasses.replace(device, address=address, identity=identity)
 

@@ -23,13 +23,17 @@ VFS = {
     "KnowsOneDevice": 2,
     "LeavesNote": 3,
     "NamesAfterFirstStart": 2,
+    "NamesAfterLast": 4,
     "NamesAfterLoss": 2,
     "NamesAfterUsable": 2,
     "OffersWithoutCapacity": 2,
 }
 #: For each check the bugs that it finds, with the rule that it states.
 FOUND = {
-    discovery.devices_are_valid: {"OffersUnitTwice": "twice|another device"},
+    discovery.devices_are_valid: {
+        "OffersUnitTwice": "twice|another device",
+        "HealthWrites": "the health step writes nothing",
+    },
     discovery.discovery_is_stable: {"CountsScans": "two scans find equal devices"},
     discovery.discovery_only_reads: {
         "WritesLog": "writes nothing; not as before: ./var-log-acme",
@@ -42,7 +46,8 @@ FOUND = {
     },
     discovery.names_survive_restart: {"NamesAfterFirstStart": "after a restart"},
     discovery.names_ignore_usable_functions: {
-        "NamesAfterUsable": "does not depend on 0000:5e:02.0"
+        "NamesAfterUsable": "does not depend on 0000:5e:02.0",
+        "NamesAfterLast": "does not depend on 0000:5e:02.3",
     },
     discovery.names_survive_vfs: {"NamesAfterLoss": "once VFs are back"},
     steps.unplug_restores_the_host: {
