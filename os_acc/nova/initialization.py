@@ -211,21 +211,24 @@ def check_claims(
     :param unerased: see :meth:`DeferredNode.unerased`.
     :raises InvalidConfiguration: Nova's option names a device of either.
     """
-    why = {at: f"has to erase after {last}" for at, last in unerased.items()} | {
-        entry["pci_id"]: f"has leased to {consumer}"
+    messages = {
+        each: f"[pci] device_spec names {each}, which os_acc has to erase after {last}"
+        for each, last in unerased.items()
+    } | {
+        each: f"[pci] device_spec names {each}, which os_acc has leased to {consumer}"
         for consumer, entries in held.items()
         for entry in entries
-        if "pci_id" in entry
+        if (each := entry.get("pci_id"))
     }
     claims = whitelist.Whitelist(values)
     by_address = {device["address"]: device for device in devices}
-    for address in sorted(why.keys() & by_address.keys()):
+    for address in sorted(messages.keys() & by_address.keys()):
         # A guest that gets the PF has the VFs, or ends them.
         parent = by_address[address].get("parent_addr")
         function_and_pf = by_address[address], by_address.get(parent)
         if any(each and claims.device_assignable(each) for each in function_and_pf):
             raise exception.InvalidConfiguration(
-                f"[pci] device_spec names {address}, which os_acc {why[address]}",
+                messages[address],
                 hint="remove the device from [pci] device_spec until the consumer has "
                 "released it, and 'os-acc device list' shows it as free",
             )
