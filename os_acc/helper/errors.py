@@ -190,6 +190,13 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 hint="another device has taken its address: 'os-acc device list' "
                 "shows it",
             )
+        case Outcome.REFUSED if number == errno.ENOTUNIQ:
+            return exception.DeviceChanged(
+                f"{address} and {result.observed} show one serial number, so that they "
+                "cannot be told apart",
+                hint="remove or disable the one that has no data of an instance, then "
+                "retry; two ports of one drive count as two as well",
+            )
         case Outcome.STALE | Outcome.AHEAD:
             why = (
                 "a later operation came first"
@@ -315,7 +322,9 @@ def of_step(name: str, address: str, result: CallResult) -> exception.OsAccError
                 errno=result.errno,
                 reason=exception.StepReason.UNSUITABLE,
             )
-        case Outcome.REFUSED if result.step != "worker":
+        case Outcome.REFUSED if (
+            result.step != "worker" and result.errno != errno.ENOTUNIQ
+        ):
             detail = f": {result.observed}" if result.observed else ""
             return failed(
                 f"{address}: {title} failed at {result.step or 'a call'}: "

@@ -15,6 +15,7 @@ import errno
 import functools
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
@@ -187,6 +188,28 @@ def read_parents(
         if above is not None:
             found[address] = above
     return found
+
+
+def twins(
+    functions: Mapping[PciAddress, PciFunction], known: Iterable[PriorBinding]
+) -> Mapping[PciAddress, PciAddress]:
+    """Return the drives with equal serial numbers, each with another one of its model.
+
+    Nothing would tell them apart once they exchange their addresses.
+
+    :param known: functions of leases: on a driver for guests, a drive shows no number.
+    """
+    numbers = {at: each.identity for at, each in functions.items()}
+    for old in known:
+        now = numbers.get(old.address)
+        if now is not None and not now.drive and now.may_be(old.identity):
+            numbers[old.address] = old.identity
+    found = defaultdict[tuple[str, tuple[int, ...]], list[PciAddress]](list)
+    for address, identity in numbers.items():
+        if identity.drive:
+            found[identity.drive, identity.numbers].append(address)
+    several = [each for each in found.values() if len(each) > 1]
+    return {at: each[at == each[0]] for each in several for at in each}
 
 
 def _read_functions(

@@ -37,6 +37,7 @@ class HostEvidence:
     :ivar usage: the host's uses of the named functions and of their groups.
     :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
         ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
+    :ivar twins: see :func:`.pci.twins`.
     :ivar lease_drivers: the driver that each function of a guest's lease has.
     :ivar nodes: see :func:`.vfio.nodes`.
     :ivar offered: the functions that their drivers offer to guests, including drivers
@@ -62,6 +63,8 @@ class HostEvidence:
         self.in_parts = recorded.leased_in_parts
         self.mdev_parents = recorded.leased_parents
         self.helper_claims = recorded.helper_claims
+        known = (each for lease in recorded.leases for each in lease.prior)
+        self.twins = pci.twins(host.functions, known)
         self.lease_drivers = {
             function: lease.driver_of(function)
             for lease in recorded.leases
@@ -361,13 +364,16 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
 def _otherwise_leased(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a VF of a leased PF, and a function that is leased in parts.
+    """Reject a VF of a leased PF, a function that is leased in parts, and a drive that
+    may be that of a lease, by a number that two have.
 
     Others may create and remove VFs at any time, also while a guest has the PF; a
     lease may outlive its VF.
     """
     if function.address in evidence.leased:
         return None
+    if twin := evidence.twins.get(function.physfn or function.address):
+        return _no(function, RejectReason.EQUAL_NUMBER, f"that of {twin} is equal")
     if function.physfn is not None and function.physfn in evidence.taken:
         return _no(function, RejectReason.PF_LEASED, str(function.physfn))
     if _has_leased_vfs(evidence, function):

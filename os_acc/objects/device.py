@@ -198,6 +198,7 @@ class RejectReason(enum.Enum):
     NO_VGPU = "without the vGPUs that device_spec requests"
     MANAGED = "not for a caller that attaches with managed='yes'"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
+    EQUAL_NUMBER = "not told apart by its serial number"
     UNKNOWN_STATE = "prepared for a guest, and no lease of it is recorded"
     NO_INTERFACE = "an FPGA region without an interface id"
     SEVERAL_REGIONS = "an FPGA card with several regions; set num_vfs"

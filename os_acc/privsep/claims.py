@@ -17,6 +17,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from os_acc import privsep
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, function_named, pf_of_part
 from os_acc.privsep import pci_functions, privileged_conf, record, request, worker
@@ -33,6 +34,7 @@ from os_acc.privsep.record import (
     identity_of,
     of_gone_vfs,
     of_model,
+    twin_of,
 )
 from os_acc.privsep.request import BindTarget, GroupRequest
 
@@ -312,9 +314,11 @@ def check_claims(
     The call holds the locks of all functions until it ends.
 
     :raises CallRefused: CLAIMED; CHANGED: a function shows another serial number than
-        that of the lease.
+        that of the lease. REFUSED, ENOTUNIQ: another drive shows it as well.
     """
     for each in targets:
+        if twin := twin_of(each.address):
+            raise CallRefused(Outcome.REFUSED, errno.ENOTUNIQ, "serial", str(twin))
         found = lease_of(*each[:2], lease, instead_of, serial=each.serial)
         if found not in (None, lease, instead_of):
             place = str(each.address)
@@ -477,6 +481,9 @@ def _is_of_another(own: DeviceRecord) -> bool:
         return False
     if shown := pci_functions.serial(own.address):
         return shown != own.serial
+    if is_vfio_driver(pci_functions.driver(own.address)):
+        # The one that shows the number may be a twin. The plugin compares it later.
+        return False
     return own.serial in map(pci_functions.serial, of_model(own.identity))
 
 

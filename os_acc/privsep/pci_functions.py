@@ -192,8 +192,9 @@ def physical_function(address: PciAddress) -> PciAddress | None:
 def serial(address: PciAddress) -> str:
     """Return the number that identifies a function in each slot; '' if unreadable.
 
-    The nvme driver shows the serial number of a drive, Linux 6.18 the Device Serial
-    Number of others; one that two cards have is none. A VF has that of its PF.
+    The nvme driver shows the serial number of a drive; see :func:`.record.twin_of`.
+    Linux 6.18 shows the Device Serial Number of others; one that two cards have is
+    none. A VF has that of its PF.
     """
     physfn = physical_function(address)
     place = physfn or address

@@ -208,6 +208,22 @@ def of_model(identity: tuple[int, ...]) -> list[PciAddress]:
     return [each for each in found if pci_functions.identity(each) == identity]
 
 
+def twin_of(address: PciAddress) -> PciAddress | None:
+    """Return another drive of the model that shows the number of a function, or None.
+
+    The number of a VF is that of its PF. Two such drives cannot be told apart once they
+    exchange their addresses.
+    """
+    place = pci_functions.physical_function(address) or address
+    identity, shown = pci_functions.identity(place), pci_functions.serial(place)
+    if identity is None or not shown:
+        return None
+    for each in of_model(identity):
+        if each != place and pci_functions.serial(each) == shown:
+            return each
+    return None
+
+
 def of_gone_vfs(serial: str) -> list[DeviceRecord]:
     """Return the copies of a PF's VFs that are gone and have to be erased.
 
