@@ -364,8 +364,7 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
 def _otherwise_leased(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a VF of a leased PF, a function that is leased in parts, and a drive that
-    may be that of a lease, by a number that two have.
+    """Reject a VF of a leased PF, a PF with leased parts, and drives of one number.
 
     Others may create and remove VFs at any time, also while a guest has the PF; a
     lease may outlive its VF.

@@ -144,17 +144,13 @@ class PluginCalls:
             it was not called, or too late, since an earlier call did not return.
         :raises DeviceStuck: no thread is available.
         """
-        busy = exception.PluginFailed(
-            f"the plugin {self.plugin_name} has not returned from an earlier call",
-            reason=exception.PluginReason.BUSY,
-        )
         if self._hanging and self.hangs:
-            raise busy
+            raise self._busy()
         deadline = time.monotonic() + min(max(0.0, seconds), threading.TIMEOUT_MAX / 2)
         with contextlib.ExitStack() as turn:
             if native_threads.is_needed():
                 # A lock of the plugin's would serve one thread of the kernel alone.
-                turn.enter_context(deadlines.alone(self._turn, deadline, busy))
+                turn.enter_context(deadlines.alone(self._turn, deadline, self._busy()))
             left = deadline - time.monotonic()
             answer = native_threads.begin(self._run, function, *args)
             try:
@@ -168,6 +164,12 @@ class PluginCalls:
                     f"the plugin {self.plugin_name} did not return in {left:.0f} s",
                     reason=exception.PluginReason.BUSY if was_short else None,
                 ) from error
+
+    def _busy(self) -> exception.PluginFailed:
+        return exception.PluginFailed(
+            f"the plugin {self.plugin_name} has not returned from an earlier call",
+            reason=exception.PluginReason.BUSY,
+        )
 
     def _run(self, function: Callable[..., _T], *args: object) -> _T:
         try:
@@ -281,7 +283,8 @@ class Plugins:
 
     def name_of(self, plugin: base.PluginBase) -> str:
         """Return the name of a plugin as loaded; it may have changed its own."""
-        return next(n for n, each in self._made.items() if each.plugin is plugin)
+        (name,) = [n for n, each in self._made.items() if each.plugin is plugin]
+        return name
 
     def options_of(self, name: str) -> str:
         """Return the name and the options of a plugin as text, to be compared."""
