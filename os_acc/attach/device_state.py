@@ -12,7 +12,6 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.host import attributes, mdev, pci, vfio
-from os_acc.inventory.eligibility import matches
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
@@ -219,9 +218,12 @@ def check_not_novas(root: str, lease: Lease, nova: DeviceSpec) -> None:
 
     :raises InvalidConfiguration: Nova's options name one.
     """
-    own = {*lease.functions, *lease.physfns}
-    for address, _ in matches(nova, pci.scan(root)) if nova.entries else ():
-        if address in own:
+    if not nova.entries:
+        return
+    found = [pci.read_function(root, at) for at in (*lease.functions, *lease.physfns)]
+    own, netdevs = {each.address: each for each in found if each}, pci.netdevs(root)
+    for address, function in own.items():
+        if nova.match(function, netdevs, own) is not None:
             raise exception.InvalidConfiguration(
                 f"Nova's [pci] device_spec names {address}, so {lease.address} is not "
                 "erased: a guest of Nova's may have written to it",

@@ -34,7 +34,7 @@ from os_acc.objects.lease import (
     PriorBinding,
     latest,
 )
-from os_acc.objects.pci import PciAddress, physfns
+from os_acc.objects.pci import PciAddress, pf_of_part, physfns
 from os_acc.objects.request_group import AttachTarget
 from os_acc.plugins.base import PluginBase
 from os_acc.privsep import record
@@ -301,6 +301,7 @@ class Eraser:
         (now,) = store.replace([now])
         # 4. Free the device.
         now = self._services.with_epoch(self._forget, now, deadline)
+        self._forget_gone_vfs(now, deadline)
         store.delete([now])
         self._watched.pop(lease.uuid, None)
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
@@ -308,6 +309,18 @@ class Eraser:
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+
+    def _forget_gone_vfs(self, lease: Lease, deadline: float) -> None:
+        """Forget VFs of lost leases whose data the erasure of a PF has reached."""
+        records = self._helper.recorded(deadline)
+        drives = {each.identity.drive for each in lease.prior} - {""}
+        found = self._store.until(deadline).leases()
+        known = {uuid for each in found for uuid in each.recorded_uuids}
+        for each in records if not _is_superseded(lease, records) else ():
+            at = each.address
+            if pf_of_part(each.serial) in drives and each.lease not in known:
+                assert isinstance(at, PciAddress)
+                self._helper.forget(each.lease, [at], lease.epoch, deadline)
 
     def _check_progress(
         self, lease: Lease, deadline: float, cause: Exception | None = None

@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, ParamSpec, TypeAlias
 
+from oslo_log import log
+
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
 from os_acc.host.answers import answer
@@ -32,6 +34,8 @@ from os_acc.host.attributes import (
     read_text,
 )
 from os_acc.objects.pci import PciAddress, PciFunction
+
+LOG = log.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _Functions: TypeAlias = Mapping[PciAddress, PciFunction]
@@ -181,9 +185,17 @@ def _clients(root: str) -> Iterator[tuple[str, str]]:
     """Yield the disks and controllers that clients inside the kernel have open."""
     for pattern, client in _CLIENTS.items():
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern))):
-            if text := read_text(path):
-                node = found[1] if (found := _FILE.search(text)) else text
-                real = os.path.realpath(os.path.join(root, node.lstrip("/")))
+            try:
+                text = read_text(path) or ""
+            except HostStepFailed as error:
+                if is_exhaustion(error):
+                    raise
+                # The clients of other disks are found all the same.
+                LOG.warning("cannot find a disk of %s: %s", client, error)
+                continue
+            node = found[1] if (found := _FILE.search(text)) else text
+            real = os.path.realpath(os.path.join(root, node.lstrip("/")))
+            if real.startswith(os.path.realpath(os.path.join(root, "dev")) + "/"):
                 yield os.path.basename(real), client
 
 
@@ -322,12 +334,15 @@ def _note_memory(root: str, uses: Uses) -> None:
     and the port of the endpoint leads to the memory device, below its PCI function.
     """
     for device in class_devices(root, "sys/bus/cxl/devices"):
-        if region := read_text(f"{device.path}/region"):
-            port = os.path.dirname(os.path.realpath(device.path))
-            memory = link_target(f"{port}/uport") or ""
-            sentence = f"the host uses its memory as CXL {region}"
-            owner = nearest_function(tuple(memory.split("/")))
-            uses.note(owner, device.name, str, sentence)
+        port = os.path.dirname(os.path.realpath(device.path))
+        memory = link_target(f"{port}/uport") or ""
+        owner = nearest_function(tuple(memory.split("/")))
+        uses.note(owner, device.name, _region, f"{device.path}/region")
+
+
+def _region(path: str) -> str | None:
+    name = read_text(path)
+    return f"the host uses its memory as CXL {name}" if name else None
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:

@@ -187,7 +187,9 @@ def plan(
     if function.driver is None and not function.vfs:
         hint = "load its driver; the VFs are created once it is bound"
         raise _failed(function, "no driver is bound to it", hint=hint)
-    if function.address in recorded.taken:
+    if function.address in recorded.taken and not _has_leased_vfs(
+        function, host, recorded
+    ):
         raise _failed(function, "it is leased as a whole")
     count, services = _requested(tags, function, recorded)
     # No change may take VFs that exist from guests.
@@ -206,6 +208,17 @@ def plan(
                 hint=f"{remove} qat_services",
             )
     return count, services
+
+
+def _has_leased_vfs(function: PciFunction, host: Host, recorded: RecordedState) -> bool:
+    """Return whether a PF is claimed for VFs that are gone: they are to come back."""
+    address, claims = function.address, recorded.helper_claims
+    if address in recorded.leased.union(recorded.damaged_claims):
+        return False
+    return address in recorded.leased_in_parts or any(
+        lease == claims[address] and each not in host.functions
+        for each, lease in claims.items()
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

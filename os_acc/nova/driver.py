@@ -332,13 +332,18 @@ class LibvirtDriver(MigratingDriver):
         may be another server's by now, and without those that the server got since.
         """
         self._renew(context, instance)
-        others = GuestDevices.of_definition(self._host.get_guest(instance).get_config())
-        place = libvirt_utils.get_instance_path(instance)
-        saved = Path(place, "unrescue.xml")
-        devices = self._servers.guest_devices(instance)
-        fresh = Path(place, "unrescue.xml.new")
-        fresh.write_text(guest_devices.redefined(saved.read_text(), devices, others))
-        fresh.replace(saved)
+        saved = Path(libvirt_utils.get_instance_path(instance), "unrescue.xml")
+        definition, devices = saved.read_text(), self._servers.guest_devices(instance)
+        if devices or "<hostdev" in definition:
+            try:
+                known = self._node.known_devices()
+            except exception.OsAccError as error:
+                raise nova_exception.InternalError(
+                    f"accelerators of instance {instance.uuid}: {error}"
+                ) from error
+            fresh = saved.with_suffix(".new")
+            fresh.write_text(guest_devices.redefined(definition, devices, known))
+            fresh.replace(saved)
         super().unrescue(context, instance)
 
     def suspend(self, context: Any, instance: Any) -> None:

@@ -13,6 +13,7 @@ start a guest without its accelerators, or give one device to two servers.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,7 +25,10 @@ from oslo_log import log
 
 import os_acc
 from os_acc import conf, deadlines, exception
+from os_acc.host import pci
+from os_acc.inventory import eligibility
 from os_acc.nova import conversion
+from os_acc.nova.guest_devices import GuestDevices
 from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.store import snapshot, state_files
@@ -39,6 +43,7 @@ class DeferredNode:
     :param initialize: returns the handle, or raises.
     :param interval: seconds between two attempts.
     :param config: the configuration of os_acc; None: that of the process.
+    :param root: the directory with ``sys`` and ``proc``.
     """
 
     def __init__(
@@ -47,9 +52,10 @@ class DeferredNode:
         initialize: Callable[[], os_acc.Node],
         interval: float,
         config: cfg.ConfigOpts | None = None,
+        root: str = "/",
     ) -> None:
         self._name, self._initialize, self._interval = name, initialize, interval
-        self._config = config
+        self._config, self._root = config, root
         self._node: os_acc.Node | None = None
         self._failure: exception.OsAccError | None = None
         self._ended = threading.Event()
@@ -118,6 +124,19 @@ class DeferredNode:
         consumer = instance_info["uuid"]
         return {consumer: held[consumer]} if consumer in held else {}
 
+    def known_devices(self) -> GuestDevices:
+        """Return the devices that are in a lease, or in ``[os_acc] device_spec``.
+
+        :raises OsAccError: the store or the host cannot be read.
+        """
+        held = self.attached().values()
+        found = GuestDevices.of_entries(each for entries in held for each in entries)
+        settings = conf.Settings.load(self._config or cfg.CONF)
+        spec = device_spec.parse(settings.device_spec)
+        named = eligibility.matches(spec, pci.scan(self._root))
+        addresses = found.addresses.union(str(address) for address, _tags in named)
+        return dataclasses.replace(found, addresses=addresses)
+
     def unerased(self) -> dict[str, str]:
         """Return the functions without a consumer that may have data of a guest.
 
@@ -125,12 +144,22 @@ class DeferredNode:
         :raises StateUnavailable: the store cannot be read.
         """
         found = snapshot.read(conf.state_path(self._config or cfg.CONF))
-        lost = {*found.damaged_claims, *found.helper_claims}
-        return dict.fromkeys(map(str, lost), "an instance of a lost lease") | {
-            str(each): f"instance {lease.consumer_title}"
+        lost = "an instance of a lost lease"
+        titles = {
+            uuid: f"instance {lease.consumer_title}"
             for lease in found.leases
-            if lease.erasure
-            for each in lease.functions
+            for uuid in lease.recorded_uuids
+        }
+        return {
+            **dict.fromkeys(map(str, found.damaged_claims), lost),
+            # Also the PF of a leased VF that is gone.
+            **{str(at): titles.get(i, lost) for at, i in found.helper_claims.items()},
+            **{
+                str(each): titles[lease.uuid]
+                for lease in found.leases
+                if lease.erasure
+                for each in lease.functions
+            },
         }
 
     def owns_any(self, allocations: Mapping[str, Any]) -> bool:

@@ -332,7 +332,8 @@ class _Review:
         if self._leaders.get(address) in handles:
             return True
         cards = [self._functions[each].physfn or each for each in handles]
-        return address in self._nameable and (named.physfn or address) in cards
+        card = named.physfn or address
+        return address in self._nameable and any(map(card.same_slot, cards))
 
     def _check_erasure(self, device: Device) -> None:
         """Check that accelerators can forget a guest's data as their device states."""

@@ -418,26 +418,21 @@ def record_target(
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
     first = found.first if found.lease == call.lease else found.first or found.lease
-    written = dataclasses.replace(
-        found,
-        lease=call.lease,
-        use=use,
-        eraser=call.eraser or found.eraser,
-        releaser=call.releaser or found.releaser,
-        first=first,
-        serial=serial,
-        node=call.node or found.node,
+    record.write(
+        dataclasses.replace(
+            found,
+            lease=call.lease,
+            use=use,
+            eraser=call.eraser or found.eraser,
+            releaser=call.releaser or found.releaser,
+            first=first,
+            serial=serial,
+            node=call.node or found.node,
+        )
     )
-    record.write(written)
     if found.lease != call.lease:
         # The serial number may have been unknown before: the copy had another name.
         record.remove_copies(target.address, found.lease)
-    shown = pci_functions.serial(target.address)
-    if instead_of and written.eraser and shown:
-        # The erasure of the PF reaches the data of its VFs.
-        for each in of_gone_vfs(shown):
-            if each.lease == instead_of:
-                record.remove_copies(each.address, instead_of)
 
 
 def _forget(address: PciAddress, lease: str) -> CallResult:

@@ -85,7 +85,9 @@ class ComputeNode:
 
     def deferred(self, interval: float) -> DeferredNode:
         """Return the deferred node that the driver creates."""
-        return DeferredNode(self.name, self.handle, interval, self._config())
+        return DeferredNode(
+            self.name, self.handle, interval, self._config(), self.bench.root
+        )
 
     @contextlib.contextmanager
     def unavailable(self, error: exception.OsAccError | None = None) -> Iterator[None]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
+from nova.conf import CONF
 
 from os_acc import exception
+from os_acc.nova.guest_devices import GuestDevices
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
 from tests.functional.nova.cloud import FIRST, ONE, SECOND
@@ -55,6 +58,17 @@ def test_an_unrescued_guest_has_no_accelerator_that_was_given_back(cloud, server
     cloud.nova.rescue(server)
     cloud.nova.unrescue(server)
     cloud.check_attached(server, 1)
+
+
+def test_an_unrescued_guest_keeps_the_devices_of_other_services(cloud, server, number):
+    """Cyborg's devices are not in the guest that rescues."""
+    cloud.nova.rescue(server)
+    saved = Path(CONF.instances_path, server["id"], "unrescue.xml")
+    device = GuestDevices(frozenset({"0000:81:00.0"})).functions()[0].to_xml()
+    saved.write_text(saved.read_text().replace("</devices>", f"{device}</devices>"))
+    cloud.nova.unrescue(server)
+    assert "0000:81:00.0" in cloud.nova.hostdevs(FIRST, server)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == number + 1
 
 
 # -- a guest that is not created -----------------------------------------------

@@ -335,3 +335,17 @@ def test_cxl_memory_that_is_a_region_of_the_host(sysfs):
     assert use(sysfs, NVME) is None
     (decoder / "region").write_text("region0\n")
     assert use(sysfs, NVME) == "the host uses its memory as CXL region0"
+
+
+def test_a_client_that_cannot_be_read_hides_no_other(sysfs, disk, caplog):
+    # A read of a directory fails.
+    sysfs.put("sys/class/block/loop7/loop/backing_file/a", "")
+    sysfs.put("sys/class/block/loop8/loop/backing_file", "/dev/nvme0n1")
+    assert use(sysfs, NVME) == "nvme0n1 is open in a loop device"
+    assert "cannot find a disk of a loop device" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/srv/nvme0n1", "/dev2/nvme0n1", "/srv/nvme"])
+def test_a_file_of_the_name_of_a_disk_is_none(sysfs, disk, path):
+    sysfs.put("sys/class/block/loop7/loop/backing_file", path)
+    assert use(sysfs, NVME) is None

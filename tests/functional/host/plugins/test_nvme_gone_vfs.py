@@ -165,3 +165,45 @@ def test_the_release_of_a_drive_with_two_leases_changes_nothing(host):
         release(host, pf)
     assert not host.manager.store.leases()
     check_kept(host, pf)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["held", "lost"])
+def test_a_service_makes_the_vfs_again_that_a_reboot_has_removed(tmp_path, is_lost):
+    pf = hosts.nvme_sriov("0000:65", 1, private=((2,), (3,), (), ()))
+    spec = [json.dumps({"address": "*:*:*.*", "num_vfs": 4})]
+    with TestHost(tmp_path, HostSpec((pf,)), device_spec=spec) as host:
+        host.plug(1, VF)
+        host.kernel.write_medium(VF, 2, DATA)
+        if is_lost:
+            lose_store(host)
+        host.kernel.reboot()
+        host.restart()
+        assert host.kernel.state(PF).numvfs == 4
+        if is_lost:
+            release(host, VF)
+        else:
+            host.unplug(1)
+        advance(host)
+        assert DATA not in host.kernel.read_medium(VF, 2)
+        assert claims.claimed() == ()
+
+
+def test_a_drive_that_cannot_be_erased_leaves_the_record_of_its_vf(tmp_path):
+    pf = hosts.nvme_sriov("0000:65", 1, private=((2,), (3,), (), ()))
+    spec = [json.dumps({"address": "*:*:*.*"})]
+    with TestHost(tmp_path, HostSpec((pf,)), device_spec=spec) as host:
+        set_vfs(host, 4)
+        host.plug(1, VF)
+        host.kernel.write_medium(VF, 2, DATA)
+        store_lost_and_reboot(host)
+        host.restart()
+        release(host, PF)
+        advance(host)
+        (quarantined,) = host.manager.store.leases()
+        assert "only Sanitize reaches it" in quarantined.reason
+        set_vfs(host, 4)
+        release(host, PF, force=True)
+        host.restart()
+        release(host, VF)
+        advance(host)
+        assert DATA not in host.kernel.read_medium(VF, 2)
