@@ -16,8 +16,6 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, ParamSpec, TypeAlias
 
-from oslo_log import log
-
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
 from os_acc.host.answers import answer
@@ -34,8 +32,6 @@ from os_acc.host.attributes import (
     read_text,
 )
 from os_acc.objects.pci import PciAddress, PciFunction
-
-LOG = log.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _Functions: TypeAlias = Mapping[PciAddress, PciFunction]
@@ -178,11 +174,16 @@ class _Busy:
         number = read_text(f"{device.path}/dev")
         where = self._mounts.get(number) if number else None
         where = where or self._sources.get(device.name)
+        if not where and "" in self._clients:
+            return f"block device {device.name} may be open in {self._clients['']}"
         return f"block device {device.name} is mounted at {where}" if where else None
 
 
 def _clients(root: str) -> Iterator[tuple[str, str]]:
-    """Yield the disks and controllers that clients inside the kernel have open."""
+    """Yield the disks and controllers that clients inside the kernel have open.
+
+    A client that cannot be read yields '': it may have any.
+    """
     for pattern, client in _CLIENTS.items():
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern))):
             try:
@@ -190,8 +191,7 @@ def _clients(root: str) -> Iterator[tuple[str, str]]:
             except HostStepFailed as error:
                 if is_exhaustion(error):
                     raise
-                # The clients of other disks are found all the same.
-                LOG.warning("cannot find a disk of %s: %s", client, error)
+                yield "", f"{client}: {error.message}"
                 continue
             node = found[1] if (found := _FILE.search(text)) else text
             real = os.path.realpath(os.path.join(root, node.lstrip("/")))

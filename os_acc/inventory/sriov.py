@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -215,7 +216,8 @@ def _has_leased_vfs(function: PciFunction, host: Host, recorded: RecordedState) 
     address, claims = function.address, recorded.helper_claims
     if address in recorded.leased.union(recorded.damaged_claims):
         return False
-    return address in recorded.leased_in_parts or any(
+    of_vfs = (each.recorded_uuids for each in recorded.leases if each.physfns)
+    return claims[address] in {*itertools.chain(*of_vfs)} or any(
         lease == claims[address] and each not in host.functions
         for each, lease in claims.items()
     )

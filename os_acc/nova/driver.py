@@ -41,6 +41,7 @@ from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.live_migration import MigratingDriver
 from os_acc.objects.api import InstanceDict
+from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 
 LOG = log.getLogger(__name__)
 
@@ -334,15 +335,13 @@ class LibvirtDriver(MigratingDriver):
         self._renew(context, instance)
         saved = Path(libvirt_utils.get_instance_path(instance), "unrescue.xml")
         definition, devices = saved.read_text(), self._servers.guest_devices(instance)
-        if devices or "<hostdev" in definition:
-            try:
-                known = self._node.known_devices()
-            except exception.OsAccError as error:
-                raise nova_exception.InternalError(
-                    f"accelerators of instance {instance.uuid}: {error}"
-                ) from error
+        # The guest that rescues has Nova's devices, but not those of Cyborg.
+        is_cyborgs = DEVICE_PROFILE in instance.flavor.extra_specs
+        if not is_cyborgs and (devices or "<hostdev" in definition):
+            rescuing = self._host.get_guest(instance).get_config()
+            others = GuestDevices.of_definition(rescuing)
             fresh = saved.with_suffix(".new")
-            fresh.write_text(guest_devices.redefined(definition, devices, known))
+            fresh.write_text(guest_devices.redefined(definition, devices, others))
             fresh.replace(saved)
         super().unrescue(context, instance)
 

@@ -135,11 +135,11 @@ _KINDS: Final = {
 }
 
 
-def redefined(definition: str, devices: GuestDevices, known: GuestDevices) -> str:
+def redefined(definition: str, devices: GuestDevices, others: GuestDevices) -> str:
     """Return the definition of a guest with these devices.
 
     :param definition: XML that has other devices of os_acc, or none.
-    :param known: the devices of os_acc. The guest keeps those of other services.
+    :param others: the devices of other services that the guest keeps.
     """
     domain = vconfig.etree.fromstring(definition)
     parts = domain.find("devices")
@@ -152,7 +152,7 @@ def redefined(definition: str, devices: GuestDevices, known: GuestDevices) -> st
         device.parse_dom(each)
         found = GuestDevices.of_definition(config)
         missing -= found
-        if found & known and not found & devices:
+        if not (found & devices or found & others):
             parts.remove(each)
     for device in (*missing.functions(), *missing.mediated()):
         parts.append(device.format_dom())

@@ -13,7 +13,6 @@ start a guest without its accelerators, or give one device to two servers.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,12 +24,10 @@ from oslo_log import log
 
 import os_acc
 from os_acc import conf, deadlines, exception
-from os_acc.host import pci
-from os_acc.inventory import eligibility
 from os_acc.nova import conversion
-from os_acc.nova.guest_devices import GuestDevices
 from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
+from os_acc.objects.lease import Lease
 from os_acc.store import snapshot, state_files
 
 LOG = log.getLogger(__name__)
@@ -43,7 +40,6 @@ class DeferredNode:
     :param initialize: returns the handle, or raises.
     :param interval: seconds between two attempts.
     :param config: the configuration of os_acc; None: that of the process.
-    :param root: the directory with ``sys`` and ``proc``.
     """
 
     def __init__(
@@ -52,10 +48,9 @@ class DeferredNode:
         initialize: Callable[[], os_acc.Node],
         interval: float,
         config: cfg.ConfigOpts | None = None,
-        root: str = "/",
     ) -> None:
         self._name, self._initialize, self._interval = name, initialize, interval
-        self._config, self._root = config, root
+        self._config = config
         self._node: os_acc.Node | None = None
         self._failure: exception.OsAccError | None = None
         self._ended = threading.Event()
@@ -124,19 +119,6 @@ class DeferredNode:
         consumer = instance_info["uuid"]
         return {consumer: held[consumer]} if consumer in held else {}
 
-    def known_devices(self) -> GuestDevices:
-        """Return the devices that are in a lease, or in ``[os_acc] device_spec``.
-
-        :raises OsAccError: the store or the host cannot be read.
-        """
-        held = self.attached().values()
-        found = GuestDevices.of_entries(each for entries in held for each in entries)
-        settings = conf.Settings.load(self._config or cfg.CONF)
-        spec = device_spec.parse(settings.device_spec)
-        named = eligibility.matches(spec, pci.scan(self._root))
-        addresses = found.addresses.union(str(address) for address, _tags in named)
-        return dataclasses.replace(found, addresses=addresses)
-
     def unerased(self) -> dict[str, str]:
         """Return the functions without a consumer that may have data of a guest.
 
@@ -145,22 +127,20 @@ class DeferredNode:
         """
         found = snapshot.read(conf.state_path(self._config or cfg.CONF))
         lost = "an instance of a lost lease"
-        titles = {
-            uuid: f"instance {lease.consumer_title}"
-            for lease in found.leases
-            for uuid in lease.recorded_uuids
+        owners = {
+            uuid: lease for lease in found.leases for uuid in lease.recorded_uuids
         }
-        return {
-            **dict.fromkeys(map(str, found.damaged_claims), lost),
-            # Also the PF of a leased VF that is gone.
-            **{str(at): titles.get(i, lost) for at, i in found.helper_claims.items()},
-            **{
-                str(each): titles[lease.uuid]
-                for lease in found.leases
-                if lease.erasure
-                for each in lease.functions
-            },
-        }
+        last = dict.fromkeys(map(str, found.damaged_claims), lost)
+        for address, uuid in found.helper_claims.items():
+            owner = owners.get(uuid)
+            # Of a lease on record, only the PF of a VF that is gone has its data: any
+            # other function may be its drive, or not.
+            if owner is None or owner.physfns:
+                last[str(address)] = _title(owner) if owner else lost
+        for lease in found.leases:
+            if lease.erasure:
+                last |= dict.fromkeys(map(str, lease.functions), _title(lease))
+        return last
 
     def owns_any(self, allocations: Mapping[str, Any]) -> bool:
         """See :func:`os_acc.owns_any`.
@@ -181,6 +161,10 @@ class DeferredNode:
             os_acc.withdraw_providers(
                 provider_tree, nodename, node_name=self._name, config=self._config
             )
+
+
+def _title(lease: Lease) -> str:
+    return f"instance {lease.consumer_title}"
 
 
 def _check_classes(config: cfg.ConfigOpts) -> None:

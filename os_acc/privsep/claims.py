@@ -139,6 +139,10 @@ def forget(call: ForgetRequest) -> Answers:
     for each in set(call.addresses).difference(recorded):
         # Of a device that has left the host, and has no lock.
         record.remove_copies(each, call.lease)
+        # Of its VFs as well, whose addresses other functions may have now.
+        for vf in of_gone_vfs(pci_functions.serial(each)):
+            if vf.lease == call.lease:
+                record.remove_copies(vf.address, call.lease)
     found: dict[PciAddress, CallResult] = {}
     if recorded:
         answers = worker.run(

@@ -229,7 +229,7 @@ def of_gone_vfs(serial: str) -> list[DeviceRecord]:
 
     :param serial: of the PF (:func:`.pci_functions.serial`).
     """
-    every = [each.record for each in copies()]
+    every = [each.record for each in copies()] if serial else []
     found = [e for e in every if e and e.eraser and pf_of_part(e.serial) == serial]
     models = {each.identity for each in found}
     there = {pci_functions.serial(vf) for each in models for vf in of_model(each)}

@@ -85,9 +85,7 @@ class ComputeNode:
 
     def deferred(self, interval: float) -> DeferredNode:
         """Return the deferred node that the driver creates."""
-        return DeferredNode(
-            self.name, self.handle, interval, self._config(), self.bench.root
-        )
+        return DeferredNode(self.name, self.handle, interval, self._config())
 
     @contextlib.contextmanager
     def unavailable(self, error: exception.OsAccError | None = None) -> Iterator[None]:

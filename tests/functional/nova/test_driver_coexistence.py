@@ -24,6 +24,8 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.nova import initialization
 from os_acc.nova.initialization import DeferredNode
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import pci_functions
 from os_acc.testing import HostSpec, TestHost
 from os_acc.testing import hosts as drives
 from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
@@ -363,6 +365,22 @@ def test_nova_may_name_no_device_that_has_the_data_of_a_guest(tmp_path):
             path.unlink()
         host.restart()
         assert node.unerased() == {drive: "an instance of a lost lease"}
+
+
+def test_nova_may_name_a_drive_that_may_be_a_missing_one(tmp_path):
+    """A drive on vfio-pci shows no number: it may be any of its model."""
+    drive, novas = "0000:41:00.0", "0000:42:00.0"
+    both = HostSpec((drives.nvme_disk("0000:41", 1), drives.nvme_disk("0000:42", 2)))
+    named = [json.dumps({"address": drive})]
+    with TestHost(tmp_path, both, device_spec=named) as host:
+        host.plug(1, drive)
+        with host.kernel.installed():
+            pci_functions.rebind(PciAddress.parse(novas), "vfio-pci")
+        host.unplug(1)
+        host.kernel.hot_unplug(drive)
+        host.restart()
+        node = DeferredNode("node", mock.Mock(), 1.0, host.config())
+        assert novas not in node.unerased()
 
 
 def test_nova_compute_ends_if_nova_names_a_device_that_is_being_erased(hosts):

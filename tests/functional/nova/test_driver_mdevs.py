@@ -249,3 +249,16 @@ def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
         assert held == old
     cloud.nova.delete(server)
     assert cloud.nodes[FIRST].leases() == {}
+
+
+def test_an_unrescued_guest_has_no_unit_that_was_given_back(cloud):
+    server = cloud.nova.create(TWO, host=FIRST)
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    with mock.patch(
+        "nova.virt.libvirt.driver.LibvirtDriver.finish_migration",
+        side_effect=OSError("no space"),
+    ):
+        cloud.nova.fail_to_resize(server, ONE)
+    cloud.nova.rescue(server)
+    cloud.nova.unrescue(server)
+    cloud.check_attached(server, FIRST, 1)

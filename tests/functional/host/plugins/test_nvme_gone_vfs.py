@@ -207,3 +207,19 @@ def test_a_drive_that_cannot_be_erased_leaves_the_record_of_its_vf(tmp_path):
         release(host, VF)
         advance(host)
         assert DATA not in host.kernel.read_medium(VF, 2)
+
+
+def test_the_record_of_a_vf_ends_with_the_drive_if_its_address_is_anothers(tmp_path):
+    pf = hosts.nvme_sriov("0000:65", 1, private=((2,), (3,), (), ()))
+    pf = dataclasses.replace(pf, nvme=dataclasses.replace(pf.nvme, sanicap=CRYPTO))
+    spec = [json.dumps({"address": "*:*:*.*"})]
+    both = HostSpec((pf, hosts.nvme_disk("0000:41", 1)))
+    with TestHost(tmp_path, both, device_spec=spec) as host:
+        set_vfs(host, 4)
+        host.plug(1, VF)
+        host.kernel.write_medium(VF, 2, DATA)
+        lose_store(host)
+        host.kernel.reboot({PF: MOVED, "0000:41:00.0": VF})
+        host.restart()
+        release(host, MOVED)
+        check_erased(host, MOVED)
