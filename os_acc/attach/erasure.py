@@ -312,8 +312,8 @@ class Eraser:
 
     def _forget_gone_vfs(self, lease: Lease, deadline: float) -> None:
         """Forget VFs of lost leases whose data the erasure of a PF has reached."""
-        records = self._helper.recorded(deadline)
         drives = {each.identity.drive for each in lease.prior} - {""}
+        records = self._helper.recorded(deadline) if drives else ()
         found = self._store.until(deadline).leases()
         known = {uuid for each in found for uuid in each.recorded_uuids}
         for each in records if not _is_superseded(lease, records) else ():

@@ -328,7 +328,7 @@ def _note_mig(root: str, functions: Iterable[PciAddress], uses: Uses) -> None:
 
 
 def _note_memory(root: str, uses: Uses) -> None:
-    """Note the CXL memory of which the host has made a region.
+    """Note CXL memory that is part of a region of the host.
 
     Documentation/ABI/testing/sysfs-bus-cxl: the decoder of an endpoint has the region,
     and the port of the endpoint leads to the memory device, below its PCI function.

@@ -260,7 +260,7 @@ def _vfio_driver(
         if not is_accepted and not _is_reset_with_bus(evidence, function):
             return _no(function, RejectReason.NO_RESET)
         return None
-    # Accept a leased function without its driver, or for a caller that is managed.
+    # Accept a leased function, also without its driver, or if libvirt manages it.
     if function.address in evidence.leased:
         return None
     if tags.vgpu_type:

@@ -188,7 +188,7 @@ def plan(
     if function.driver is None and not function.vfs:
         hint = "load its driver; the VFs are created once it is bound"
         raise _failed(function, "no driver is bound to it", hint=hint)
-    if function.address in recorded.taken and not _has_leased_vfs(
+    if function.address in recorded.taken and not _is_claimed_for_vfs(
         function, host, recorded
     ):
         raise _failed(function, "it is leased as a whole")
@@ -211,7 +211,9 @@ def plan(
     return count, services
 
 
-def _has_leased_vfs(function: PciFunction, host: Host, recorded: RecordedState) -> bool:
+def _is_claimed_for_vfs(
+    function: PciFunction, host: Host, recorded: RecordedState
+) -> bool:
     """Return whether a PF is claimed for VFs that are gone: they are to come back."""
     address, claims = function.address, recorded.helper_claims
     if address in recorded.leased.union(recorded.damaged_claims):

@@ -254,7 +254,7 @@ class Plugins:
 
     @property
     def always_reporting(self) -> frozenset[str]:
-        """The plugins of which an intact region always reports a ``function_id``."""
+        """The names of the plugins whose intact regions always report a function id."""
         made = self._made.items()
         return frozenset(name for name, e in made if e.always_reports_function_id)
 
