@@ -26,6 +26,11 @@ def is_row(value: object, length: int) -> bool:
     return isinstance(value, tuple | list) and len(value) == length
 
 
+def is_list(value: Any) -> bool:
+    """Return whether a value has 1 to 1024 parts, as an argument may have."""
+    return isinstance(value, tuple | list) and 0 < len(value) <= 1024
+
+
 def is_place(value: Any) -> bool:
     limits = (2**32 - 1, 255, 31, 7)
     return is_row(value, 4) and all(map(is_number, value, (0,) * 4, limits))
@@ -48,7 +53,7 @@ def is_text(value: object) -> bool:
 
 
 def are_targets(value: Any, *names: int) -> bool:
-    if not isinstance(value, tuple | list) or not value:
+    if not is_list(value):
         return False
     whole = all(
         any(is_row(target, 2 + count) for count in names)

@@ -32,6 +32,7 @@ from tests.stress.argument_forms import (
     is_digest,
     is_driver,
     is_identity,
+    is_list,
     is_number,
     is_place,
     is_row,
@@ -293,8 +294,7 @@ def _are_several(name: object, calls: object) -> bool:
     return (
         type(name) is str
         and name in _SEVERAL
-        and isinstance(calls, tuple | list)
-        and bool(calls)
+        and is_list(calls)
         and all(
             isinstance(each, tuple | list)
             and _SEVERAL[name].fits(tuple(each))
@@ -355,8 +355,7 @@ FORGET = EntryPoint(
     claims.forget,
     _forget,
     lambda places, epoch, milliseconds, lease: (
-        isinstance(places, tuple | list)
-        and bool(places)
+        is_list(places)
         and all(map(is_place, places))
         and len(set(map(tuple, places))) == len(places)
         and is_call(0, epoch, milliseconds)
@@ -401,11 +400,7 @@ SET_QAT_SERVICES = EntryPoint(
 HOLDERS = EntryPoint(
     holders.holders,
     _holders,
-    lambda all_parts: (
-        isinstance(all_parts, tuple | list)
-        and bool(all_parts)
-        and all(map(is_place, all_parts))
-    ),
+    lambda all_parts: is_list(all_parts) and all(map(is_place, all_parts)),
     lambda arguments: [(place,) for place in arguments[0]],
     _nothing,
     locks=False,
