@@ -23,14 +23,18 @@ from os_acc.testing.demo.host import GZIP, fill_images
 from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
-from tests.stress.flows import DFL, INSTANCE, by_name
+from tests.stress.flows import DFL, INSTANCE, OTHER_FPGA, by_name
 from tests.stress.simulated_host import request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
 _TWO_PORTS = hosts.dfl(
     "0000:b3", 1, functions=(hosts.DFL_FUNCTION, hosts.DFL_FUNCTION), vfs=2
 )
-_VFS = '{"address": "*:*:*.*", "num_vfs": "2"}'
+#: VFs of one card; the other has no SR-IOV.
+_VFS = (
+    f'{{"address": "{DFL}", "num_vfs": "2"}}',
+    f'{{"address": "{OTHER_FPGA}"}}',
+)
 
 
 def ask(manager: Manager, place: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -127,7 +131,7 @@ class OfVf(RegionFlow):
 
     places = (VF,)
     more = (_TWO_PORTS,)
-    device_spec = (_VFS,)
+    device_spec = _VFS
 
     def dress(self, bench: TestHost) -> None:
         super().dress(bench)
@@ -178,7 +182,7 @@ class NumVfs(fault_flows.NumVfs):
     """Ports leave the host, and VFs with these ports are made."""
 
     name = "num_vfs of an FPGA card"
-    device_spec = (_VFS,)
+    device_spec = _VFS
     makes_vfs = DFL
     more = (_TWO_PORTS,)
 
