@@ -76,7 +76,8 @@ class Region:
         """Its name in the store, derived from its place.
 
         Serial numbers are not suitable: cards without a programmed one share the
-        same. A card that is moved loses power and thus its contents.
+        same. A card that is moved loses power and thus its contents; one that a
+        reboot renumbers may keep them (``doc/source/user/fpga.rst``, "Reboot").
         """
         return f"{_card_name(self.card, self.identity)}_{self.number}"
 
