@@ -191,10 +191,10 @@ class Eraser:
             else ()
         )
         lease = dataclasses.replace(lease, peers=equal)
-        own = {(each.identity.drive, each.identity.numbers) for each in lease.prior}
+        own = {(each.identity.drive, each.identity.vendor) for each in lease.prior}
         for other in self._store.until(deadline).leases():
             for each in other.prior if other.uuid != lease.uuid else ():
-                key = each.identity.drive, each.identity.numbers
+                key = each.identity.drive, each.identity.vendor
                 if each.identity.drive and key in own:
                     raise exception.DeviceInUse(
                         f"{lease.address} is the device of lease {other.uuid}, which "
@@ -425,34 +425,35 @@ def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:
 
 
 def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> Lease:
-    """Return the lease with the present address of each drive that has moved.
+    """Return the lease with the present address and ids of each of its drives.
 
     :param records: the helper's.
     """
     drives = [each for each in lease.prior if each.identity.drive]
     here = device_state.remaining(root, lease).prior if drives else ()
+    seen = filter(None, (pci.read_function(root, each.address) for each in here))
+    numbers = {each.address: each.identity.numbers for each in seen}
     places = {each.serial: each.address for each in records if each.serial}
     old = [
         each
         for each in drives
-        if each not in here
+        if numbers.get(each.address) != each.identity.numbers
         or places.get(each.identity.drive, each.address) != each.address
     ]
     if not old:
         return lease
     functions = pci.scan(root).functions
     there = {
-        (each.identity.drive, each.identity.numbers): each
-        for each in functions.values()
+        (each.identity.drive, each.identity.vendor): each for each in functions.values()
     }
     for serial, place in places.items():
         if isinstance(place, PciAddress) and (function := functions.get(place)):
-            there[serial, function.identity.numbers] = function
+            there[serial, function.identity.vendor] = function
     found = {
         each.address: now
         for each in old
-        if (now := there.get((each.identity.drive, each.identity.numbers))) is not None
-        and now.address != each.address
+        if (now := there.get((each.identity.drive, each.identity.vendor))) is not None
+        and (now.address, now.identity.numbers) != (each.address, each.identity.numbers)
     }
     now = found.get(lease.address) if isinstance(lease.address, PciAddress) else None
     if now is None:

@@ -193,7 +193,7 @@ def read_parents(
 def twins(
     functions: Mapping[PciAddress, PciFunction], known: Iterable[PriorBinding]
 ) -> Mapping[PciAddress, PciAddress]:
-    """Return the drives with equal serial numbers, each with another one of its model.
+    """Return the drives with equal serial numbers, each with another one of its vendor.
 
     Nothing would tell them apart once they exchange their addresses.
 
@@ -204,10 +204,10 @@ def twins(
         now = numbers.get(old.address)
         if now is not None and not now.drive and now.may_be(old.identity):
             numbers[old.address] = old.identity
-    found = defaultdict[tuple[str, tuple[int, ...]], list[PciAddress]](list)
+    found = defaultdict[tuple[str, int], list[PciAddress]](list)
     for address, identity in numbers.items():
         if identity.drive:
-            found[identity.drive, identity.numbers].append(address)
+            found[identity.drive, identity.vendor].append(address)
     several = [each for each in found.values() if len(each) > 1]
     return {at: each[at == each[0]] for each in several for at in each}
 

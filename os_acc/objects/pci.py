@@ -171,11 +171,13 @@ class PciIdentity:
         """Return whether both may belong to one device.
 
         An unreadable serial number matches any: whether it can be read depends on
-        the kernel and on the reader's privileges.
+        the kernel and on the reader's privileges. An update of its firmware may change
+        the ids of a drive, but for the vendor.
         """
         serials, drives = {self.serial, other.serial}, {self.drive, other.drive}
         is_same = len(serials - {""}) < 2 and len(drives - {""}) < 2
-        return is_same and self.numbers == other.numbers
+        is_known = self.drive and other.drive and self.vendor == other.vendor
+        return is_same and (bool(is_known) or self.numbers == other.numbers)
 
     def completed(self, other: Self) -> Self:
         """Return it with the serial numbers of another one that it does not show."""

@@ -34,6 +34,7 @@ from os_acc.privsep.record import (
     identity_of,
     of_gone_vfs,
     of_model,
+    serial_name,
     twin_of,
 )
 from os_acc.privsep.request import BindTarget, GroupRequest
@@ -178,9 +179,7 @@ def _listed_copy(copy: RecordCopy) -> Iterator[tuple[Any, ...]]:
     if own is not None and _is_of_this_boot(own):
         return
     there = of_model(copy.identity)
-    found: list[DeviceAddress] = [
-        each for each in there if copy.name in copy_names(each, copy.identity)
-    ]
+    found: list[DeviceAddress] = [e for e in there if copy.is_named(copy_names(e))]
     # It may be one of these. With only a release due, it has no data of a guest.
     is_unclear = not found and (own is None or own.eraser)
     unclear = [each for each in there if is_unclear and not pci_functions.serial(each)]
@@ -223,15 +222,15 @@ def record_of(
     found = copies(identity)
     if not found or not isinstance(address, PciAddress):
         return None
-    names = copy_names(address, identity)
-    named = next((each for each in found if each.name in names), None)
+    names = copy_names(address)
+    named = next((each for each in found if each.is_named(names)), None)
     if named is not None:
         if named.record is None:
             raise RecordUnclear(address)
         return _at(named.record, address, FunctionUse.HOST)
-    for each in found:
-        if each.record and each.record.lease in mine and each.record.address == address:
-            return _at(each.record, address, FunctionUse.HOST)
+    for each in (e.record for e in found if e.identity == identity):
+        if each and each.lease in mine and each.address == address:
+            return _at(each, address, FunctionUse.HOST)
     return None
 
 
@@ -266,13 +265,10 @@ def lease_of(
         return None
     if shown := pci_functions.serial(address):
         return lease_of_serial(identity, shown, *mine)
-    if not (others := copies(identity)):
-        return None
-    twins = of_model(identity)
-    there = {name for each in twins for name in copy_names(each, identity)}
-    for name, _identity, copy in others:
-        if name in there:
-            continue
+    others = [each for each in copies(identity) if each.identity == identity]
+    twins = of_model(identity) if others else ()
+    there = {name for each in twins for name in copy_names(each)}
+    for copy in (each.record for each in others if not each.is_named(there)):
         if copy is None:
             return UNREADABLE
         if copy.eraser and not _is_of_this_boot(copy):
@@ -289,9 +285,9 @@ def lease_of_serial(
     :param unless_of: a node whose leases are left out.
     :returns: :data:`.record.UNREADABLE`: the copy of its record is damaged.
     """
-    wanted = copy_name(identity, serial)
-    for name, _identity, copy in copies(identity):
-        if name == wanted and (copy is None or copy.node != unless_of):
+    wanted = [serial_name(identity, serial)]
+    for copy in (e.record for e in copies(identity) if e.is_named(wanted)):
+        if copy is None or copy.node != unless_of:
             return UNREADABLE if copy is None else copy.lease
     leases = (each.lease for each in of_gone_vfs(serial) if each.node != unless_of)
     return next((each for each in leases if each not in mine), None)
@@ -494,6 +490,7 @@ def _at(
     :param use: until the device is taken again; None: that before the reboot.
     """
     driver = pci_functions.driver(address) if isinstance(address, PciAddress) else ""
+    identity, use = identity_of(address) or copy.identity, use or copy.use
     return dataclasses.replace(
-        copy, address=address, driver=driver, override="", use=use or copy.use
+        copy, address=address, identity=identity, driver=driver, override="", use=use
     )

@@ -11,6 +11,8 @@ only those are recorded that a plugin has to release.
 The record of a function that has to be erased or released has a copy that survives a
 reboot. It is named after the device's serial number if that is known, else after its
 address: a reboot may move it. The copy is durable before a consumer gets the device.
+Beside the number only the vendor counts: an update of a drive's firmware may change its
+other ids.
 
 The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the
@@ -28,6 +30,7 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from os_acc import exception
@@ -99,6 +102,11 @@ class RecordCopy(NamedTuple):
     name: str
     identity: tuple[int, ...]
     record: DeviceRecord | None
+
+    def is_named(self, names: Iterable[str]) -> bool:
+        """Return whether it has one of these names (:func:`copy_names`)."""
+        vendor, digest = self.name[:4], self.name.partition("@")[2]
+        return not {self.name, f"{vendor}@{digest}"}.isdisjoint(names)
 
 
 def addresses() -> list[DeviceAddress]:
@@ -172,14 +180,16 @@ def _parse(text: str) -> DeviceRecord:
 
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
-    """Return all copies, or those of one model."""
+    """Return all copies, or those of the vendor of an identity."""
     found: list[RecordCopy] = []
     for name in kernel.current.names(COPIES):
         # A killed worker may leave a new file that has no name of its own yet.
         if (match := _COPY.fullmatch(name)) is None:
             continue
         model = tuple(int(number, 16) for number in match[1].split("-"))
-        if identity in (None, model) and (text := _copy(name).read()) is not None:
+        if identity and identity[0] != model[0]:
+            continue
+        if (text := _copy(name).read()) is not None:
             try:
                 found.append(RecordCopy(name, model, _parse(text)))
             except RecordUnclear:
@@ -196,20 +206,35 @@ def copy_name(identity: tuple[int, ...], key: str) -> str:
     return f"{'-'.join(f'{number:04x}' for number in identity)}@{digest}"
 
 
-def copy_names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...]:
+def serial_name(identity: tuple[int, ...], serial: str) -> str:
+    """Return the part of the name of a copy that no update of a firmware changes."""
+    return copy_name(identity[:1], serial)
+
+
+def copy_names(address: PciAddress) -> tuple[str, ...]:
     """Return the names that the copy of a present function may have."""
-    keys = filter(None, (pci_functions.serial(address), str(address)))
-    return tuple(copy_name(identity, key) for key in keys)
+    identity = pci_functions.identity(address) or ()
+    own, serial = copy_name(identity, str(address)), pci_functions.serial(address)
+    return (serial_name(identity, serial), own) if serial else (own,)
 
 
 def of_model(identity: tuple[int, ...]) -> list[PciAddress]:
-    """Return the present functions of one model."""
-    found = pci_functions.present()
-    return [each for each in found if pci_functions.identity(each) == identity]
+    """Return the present functions of one model, and the other drives of its vendor.
+
+    An update of the firmware may have changed the ids of a drive.
+    """
+
+    def may_be(address: PciAddress) -> bool:
+        own = pci_functions.identity(address) or ()
+        place = pci_functions.physical_function(address) or address
+        is_drive = own[:1] == identity[:1] and pci_functions.controller(place)
+        return own == identity or bool(is_drive)
+
+    return list(filter(may_be, pci_functions.present()))
 
 
 def twin_of(address: PciAddress) -> PciAddress | None:
-    """Return another drive of the model that shows the number of a function, or None.
+    """Return another drive of the vendor that shows the number of a function, or None.
 
     The number of a VF is that of its PF. Two such drives cannot be told apart once they
     exchange their addresses.
@@ -268,6 +293,11 @@ def write(record: DeviceRecord) -> None:
         key = record.serial or str(record.address)
         name = copy_name(record.identity, key)
         _copy(name).replace(text, durable=True)
+        # Of the drive before an update of its firmware; it may be damaged.
+        same = [serial_name(record.identity, record.serial)]
+        for each in copies(record.identity) if record.serial else ():
+            if each.name != name and each.is_named(same):
+                _copy(each.name).remove()
     _file(record.address).replace(text)
     remove_copies(record.address, record.lease, keep=name)
 
@@ -283,15 +313,14 @@ def remove(address: DeviceAddress) -> None:
 def copies_of(address: DeviceAddress, lease: str) -> list[str]:
     """Return the names of the copies of a lease's records of a device."""
     own = [
-        (each.name, each.record.address)
+        (each, each.record.address)
         for each in copies()
         if each.record is not None and each.record.lease == lease
     ]
     if not own or not isinstance(address, PciAddress):
         return []
-    identity = pci_functions.identity(address)
-    names = copy_names(address, identity) if identity else ()
-    return [name for name, was in own if was == address or name in names]
+    names = copy_names(address)
+    return [each.name for each, was in own if was == address or each.is_named(names)]
 
 
 def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:

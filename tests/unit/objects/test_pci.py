@@ -102,6 +102,17 @@ def test_a_serial_number_that_cannot_be_read_says_nothing(one, other, may_be):
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "may_be"),
+    [("1", "1", True), ("1", "2", False), ("1", "", False), ("", "", False)],
+)
+def test_a_new_firmware_changes_the_ids_of_a_drive_but_the_vendor(one, other, may_be):
+    old = PciIdentity(*IDENTITY.numbers, drive=one)
+    new = dataclasses.replace(old, revision=old.revision + 1, drive=other)
+    assert old.may_be(new) is new.may_be(old) is may_be
+    assert not old.may_be(dataclasses.replace(new, vendor=old.vendor + 1))
+
+
+@pytest.mark.parametrize(
     ("physfn", "total", "role"),
     [
         (None, 0, PciRole.PLAIN),

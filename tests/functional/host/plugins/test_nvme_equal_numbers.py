@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two NVMe drives of one model that show one serial number."""
+"""Two NVMe drives of one vendor that show one serial number."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ def check_kept(host: TestHost, first: str = FIRST, second: str = SECOND) -> None
     assert host.kernel.read_medium(second, 1).startswith(OTHER_DATA)
 
 
-def test_drives_with_one_serial_number_are_not_offered(tmp_path):
-    spec = HostSpec((drive(FIRST), drive(SECOND)))
-    with TestHost(tmp_path, spec) as host:
+@pytest.mark.parametrize("revision", [0, 7])
+def test_drives_with_one_serial_number_are_not_offered(tmp_path, revision):
+    other = dataclasses.replace(drive(SECOND), revision=revision)
+    with TestHost(tmp_path, HostSpec((drive(FIRST), other))) as host:
         for place, other in ((FIRST, SECOND), (SECOND, FIRST)):
             rejected = host.rejected(place)
             assert rejected.reason is RejectReason.EQUAL_NUMBER

@@ -14,6 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import kernel
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 from tests.functional.host.operator_commands import adopt, release
 
@@ -41,8 +42,13 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def reboot(host: TestHost, *, shifted: bool = True, lost: str = "") -> None:
-    """Boot again; ``lost`` is the part of the store that has gone meanwhile."""
+def reboot(
+    host: TestHost, *, shifted: bool = True, lost: str = "", updated: bool = False
+) -> None:
+    """Boot again; ``lost`` is the part of the store that has gone meanwhile.
+
+    :param updated: whether a new firmware of the drives has another revision.
+    """
     file = Path(host.state_path, "os_acc.sqlite")
     if lost == "header":
         content = bytearray(file.read_bytes())
@@ -52,6 +58,9 @@ def reboot(host: TestHost, *, shifted: bool = True, lost: str = "") -> None:
         for each in file.parent.glob("os_acc.sqlite*"):
             each.unlink()
     host.kernel.reboot(SHIFTED if shifted else {})
+    for place in PLACES[shifted:][:4] if updated else ():
+        function = Path(host.root, "sys/bus/pci/devices", place)
+        (function / "revision").write_text("0x07\n")
     host.restart()
 
 
@@ -98,23 +107,29 @@ def test_no_guest_starts_with_the_data_of_another_one(host):
     check_new_guests(host)
 
 
-def test_the_erasure_follows_each_drive_to_its_new_address(host):
-    reboot(host)
-    for guest in GUESTS:
+@pytest.mark.parametrize(
+    ("shifted", "updated"), [(True, False), (True, True), (False, True)]
+)
+def test_the_erasure_follows_each_drive_to_its_new_address(host, shifted, updated):
+    host.unplug(4)
+    reboot(host, shifted=shifted, updated=updated)
+    check_new_guests(host)
+    for guest in GUESTS[:3]:
         assert host.unplug(guest) == 1
     check_new_guests(host)
     advance(host)
     assert host.manager.store.leases() == ()
-    for place in PLACES[1:]:
+    for place in PLACES[shifted:][:4]:
         assert data_at(host, place) == []
-    for number, place in enumerate(PLACES[1:], 30):
+    for number, place in enumerate(PLACES[shifted:][:4], 30):
         host.plug(number, place)
 
 
 @pytest.mark.parametrize("lost", ["header", "everything"])
 @pytest.mark.parametrize("shifted", [False, True], ids=["in place", "moved"])
-def test_a_lost_store_and_a_reboot_lose_no_erasure(host, lost, shifted):
-    reboot(host, shifted=shifted, lost=lost)
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_lost_store_and_a_reboot_lose_no_erasure(host, lost, shifted, updated):
+    reboot(host, shifted=shifted, lost=lost, updated=updated)
     check_new_guests(host)
     for place, guest in zip(PLACES[shifted:], GUESTS, strict=False):
         assert data_at(host, place) == [guest]
@@ -128,6 +143,22 @@ def test_a_lost_store_and_a_reboot_lose_no_erasure(host, lost, shifted):
         assert data_at(host, place) == []
     assert host.manager.store.leases() == ()
     for number, place in enumerate(PLACES[shifted:][:4], 30):
+        host.plug(number, place)
+
+
+def test_damaged_copies_of_the_former_ids_end_with_the_erasure(host):
+    copies = Path(host.root, kernel.COPIES)
+    for each in copies.iterdir():
+        each.write_text("rubbish")
+    reboot(host, lost="everything", updated=True)
+    check_new_guests(host)
+    for place, guest in zip(PLACES[1:], GUESTS, strict=True):
+        assert data_at(host, place) == [guest]
+        release(host, place, "nvme")
+    advance(host)
+    assert not list(copies.iterdir())
+    for number, place in enumerate(PLACES[1:], 30):
+        assert data_at(host, place) == []
         host.plug(number, place)
 
 
@@ -177,8 +208,9 @@ def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(host, how):
     assert data_at(host, PLACES[0]) == []
 
 
-def test_a_guest_gets_its_own_drive_again_after_a_reboot(host):
-    reboot(host, shifted=False)
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_guest_gets_its_own_drive_again_after_a_reboot(host, updated):
+    reboot(host, shifted=False, updated=updated)
     for guest, place in zip(GUESTS, PLACES, strict=False):
         assert start_again(host, guest) == place
         assert data_at(host, place) == [guest]
