@@ -189,11 +189,18 @@ def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
         model = tuple(int(number, 16) for number in match[1].split("-"))
         if identity and identity[0] != model[0]:
             continue
-        if (text := _copy(name).read()) is not None:
-            try:
-                found.append(RecordCopy(name, model, _parse(text)))
-            except RecordUnclear:
-                found.append(RecordCopy(name, model, None))
+        own = None
+        try:
+            if (text := _copy(name).read()) is None:
+                continue
+            own = _parse(text)
+        except RecordUnclear:
+            pass
+        except OSError as error:
+            # A bad block, or no file: other devices are none of its business.
+            if error.errno in exception.EXHAUSTED:
+                raise
+        found.append(RecordCopy(name, model, own))
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep.kernel import COPIES
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.functional.host.operator_commands import release
 from tests.unit.acme import advance
@@ -139,3 +140,21 @@ def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(host, force):
     advance(host, 1)
     assert host.manager.store.lease_of(PciAddress.parse(DRIVE)) is None
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_copy_that_cannot_be_read_concerns_its_drive_alone(host, kind):
+    (copy,) = Path(host.kernel.path(COPIES)).iterdir()
+    copy.unlink()
+    if kind == "directory":
+        copy.mkdir()
+    else:
+        copy.symlink_to(copy)
+    host.restart()
+    host.plug(2, OTHER)
+    host.unplug(2)
+    advance(host, 1)
+    assert [str(each.address) for each in host.manager.store.leases()] == [DRIVE]
+    lose_store(host)
+    host.kernel.reboot()
+    check_kept(host)
