@@ -15,7 +15,7 @@ from os_acc.objects.bitstream import Bitstream, Image
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.region import Region
 from os_acc.privsep import locks, pci_functions
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.outcome import FILES, NO_ROOM, CallResult, Outcome
 
 # The texts of status_show() in drivers/fpga/fpga-mgr.c.
 _REPORTED = {
@@ -291,11 +291,24 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 hint="the firmware has to reserve addresses for the VFs: enable SR-IOV "
                 "and 'Above 4G Decoding', or lower num_vfs; see the kernel's log",
             )
+        case Outcome.REFUSED if _lacks_room(result):
+            error = failed(
+                f"{address}: cannot write {FILES}: {reason(result)}",
+                hint="make room on the file systems of /run/os_acc and "
+                "/var/lib/os-acc-privileged, or mount them writable; then retry",
+            )
+            error.retryable = True
+            return error
     error = failed(f"{address}: {result.step or 'the step'}: {reason(result)}")
     if result.step == "worker":
         # The child could not be forked, or ran out of memory.
         error.set_exhausted()
     return error
+
+
+def _lacks_room(result: CallResult) -> bool:
+    """Return whether root's own files, not the device, have caused a refusal."""
+    return result.step in (FILES, "lock") and result.errno in NO_ROOM
 
 
 def of_step(name: str, address: str, result: CallResult) -> exception.OsAccError:
@@ -323,7 +336,9 @@ def of_step(name: str, address: str, result: CallResult) -> exception.OsAccError
                 reason=exception.StepReason.UNSUITABLE,
             )
         case Outcome.REFUSED if (
-            result.step != "worker" and result.errno != errno.ENOTUNIQ
+            result.step != "worker"
+            and result.errno != errno.ENOTUNIQ
+            and not _lacks_room(result)
         ):
             detail = f": {result.observed}" if result.observed else ""
             return failed(

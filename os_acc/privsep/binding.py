@@ -242,9 +242,11 @@ def _record_returned(
     """Remove the record, or keep it until the device is erased and released."""
     # Only forget() ends an erasure that is on record.
     eraser = call.eraser or (found.eraser if found else "")
-    if not eraser and not call.releaser:
+    if not eraser and (found is None or not call.releaser):
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
+        if found is None:
+            record.discard(target.address, target.identity, target.serial)
     elif found is not None or not privileged_conf.last_read().denies_lease(
         target.address, call.addresses
     ):

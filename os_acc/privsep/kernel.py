@@ -329,17 +329,12 @@ class StateFile:
         :param durable: also after a loss of power; ``/run`` is empty then anyway.
         :raises OSError: it cannot be written, for lack of space for example.
         """
-        directory = os.path.dirname(self.path)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         fresh = f"{self.path}.new"
         self._write(fresh, text, os.O_TRUNC, durable=durable)
         os.rename(fresh, self.path)
         if durable:
-            fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            self._sync_directory()
 
     def put_back(self, restore: Callable[[str], None]) -> None:
         """Restore the value that the file notes, if any, also after a killed worker."""
@@ -350,10 +345,19 @@ class StateFile:
             restore(value)
         self.remove()
 
-    def remove(self) -> None:
-        """Remove the file, if it is there."""
+    def remove(self, *, durable: bool = False) -> None:
+        """Remove the file, if it is there; ``durable`` as for :meth:`replace`."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
+            if durable:
+                self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _write(self, path: str, text: str, flag: int, *, durable: bool) -> None:
         data = text.encode("ascii")
@@ -363,5 +367,8 @@ class StateFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             if durable:
                 os.fsync(fd)
+        except OSError as error:
+            # Neither write(2) nor fsync(2) names the file.
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)

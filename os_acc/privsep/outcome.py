@@ -10,6 +10,13 @@ import errno
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from os_acc.privsep.kernel import COPIES, LOCKS
+
+#: The step of a refusal for want of room for root's own files, not by the device.
+FILES: Final = "the helper's files"
+#: The error numbers of such a refusal.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
 
 class Outcome(enum.StrEnum):
     """The result of a privileged call for one device."""
@@ -77,7 +84,11 @@ class CallRefused(Exception):
 
 def refused(error: OSError) -> CallResult:
     """Return the answer for an error of the kernel, with the name of the attribute."""
-    attribute = str(error.filename or "").rpartition("/")[2]
+    path = str(error.filename or "")
+    attribute = path.rpartition("/")[2]
+    is_roots = any(f"/{each}/" in f"{path}/" for each in (COPIES, LOCKS))
+    if is_roots and error.errno in NO_ROOM:
+        attribute = FILES
     return CallResult(Outcome.REFUSED, error.errno or errno.EIO, attribute)
 
 

@@ -304,7 +304,7 @@ def write(record: DeviceRecord) -> None:
         same = [serial_name(record.identity, record.serial)]
         for each in copies(record.identity) if record.serial else ():
             if each.name != name and each.is_named(same):
-                _copy(each.name).remove()
+                _copy(each.name).remove(durable=True)
     _file(record.address).replace(text)
     remove_copies(record.address, record.lease, keep=name)
 
@@ -334,7 +334,14 @@ def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
     """Remove the copies of a lease's records of a device, but the one of this name."""
     for name in copies_of(address, lease):
         if name != keep:
-            _copy(name).remove()
+            _copy(name).remove(durable=True)
+
+
+def discard(address: PciAddress, identity: tuple[int, ...], serial: str) -> None:
+    """Remove the new copy that a killed worker has left without a name of its own."""
+    key = serial or pci_functions.serial(address) or str(address)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{_copy(copy_name(identity, key)).path}.new")
 
 
 def _file(address: DeviceAddress) -> StateFile:

@@ -4,17 +4,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, claims, pci_functions, record, worker
-from os_acc.privsep.kernel import LOCKS
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep import binding, claims, kernel, pci_functions, record, worker
+from os_acc.privsep.kernel import COPIES, LOCKS
+from os_acc.privsep.outcome import FILES, CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.testing import FakeKernel
 from os_acc.testing.helper import privileged_here
@@ -110,6 +113,33 @@ def test_nothing_is_taken_where_it_cannot_be_recorded(fake):
     assert (refused.outcome, refused.step) == (Outcome.REFUSED, f"{GPU}.lease.new")
     assert unreached.outcome == Outcome.UNREACHED
     assert fake.writes() == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_full_file_system_is_no_refusal_of_the_device(fake, monkeypatch, number):
+    def write(fd: int, data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    shown = SimpleNamespace(**{**vars(os), "write": write})
+    monkeypatch.setattr(kernel, "os", shown)
+    assert reserve() == CallResult(Outcome.REFUSED, number, FILES)
+    monkeypatch.undo()
+    assert reserve(OTHERS) == OK
+
+
+def test_a_power_cut_brings_no_copy_back(fake, monkeypatch):
+    synced = []
+
+    def fsync(fd: int) -> None:
+        if os.path.samefile(f"/proc/self/fd/{fd}", fake.path(COPIES)):
+            synced.append(os.listdir(fd))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    identity = pci_functions.identity(GPU)
+    found = record.present(GPU, identity, MINE, FunctionUse.GUEST)
+    record.write(dataclasses.replace(found, eraser="acme"))
+    record.remove(GPU)
+    assert synced == [[record.copy_name(identity, str(GPU))], []]
 
 
 def test_what_is_taken_again_goes_back_to_where_it_was_at_first(fake):

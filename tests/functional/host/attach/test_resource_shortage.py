@@ -18,7 +18,14 @@ from os_acc.privsep import kernel, pci_functions, worker
 from os_acc.privsep import locks as lock_files
 from os_acc.store import database, locks, state_files
 from os_acc.testing import TestHost, instance, uuid_of
-from tests.expected_errors import raises
+from os_acc.testing.device_specs import NvmeSpec
+from tests.expected_errors import has, raises
+from tests.functional.host.plugins.nvme_drive import (
+    DRIVE,
+    advance,
+    host_with,
+    lease_of,
+)
 
 GPU = "0000:17:00.0"
 ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
@@ -211,3 +218,34 @@ def test_a_plug_that_runs_out_leaves_nothing(bench, refuse):
     assert bench.kernel.snapshot() == before
     bench.plug(1, GPU)
     assert bench.manager.attached(instance(1))
+
+
+@pytest.mark.parametrize("place", [kernel.COPIES, kernel.LOCKS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_drive_waits_for_room_for_the_helpers_files(
+    tmp_path, monkeypatch, place, number
+):
+    write = kernel.StateFile._write
+
+    def refused(self, path, *given, **options):
+        if self.place.startswith(place):
+            raise OSError(number, os.strerror(number), path)
+        return write(self, path, *given, **options)
+
+    with host_with(tmp_path, NvmeSpec()) as host:
+        with monkeypatch.context() as patches:
+            patches.setattr(kernel.StateFile, "_write", refused)
+            check = has(retryable=True)
+            with pytest.raises(exception.HostStepFailed, check=check):
+                host.plug(1, DRIVE)
+        for attempt in host.manager.retrier.retry():
+            attempt.result(60)
+        host.plug(2, DRIVE)
+        with monkeypatch.context() as patches:
+            patches.setattr(kernel.StateFile, "_write", refused)
+            with pytest.raises(exception.DevicesUnreleased):
+                host.unplug(2)
+            assert lease_of(host).state is LeaseState.RELEASING
+        host.unplug(2)
+        advance(host)
+        assert host.manager.store.leases() == ()
