@@ -200,9 +200,11 @@ def current() -> RootConf:
     global _last
     last_key, conf = _last
     parts, missing = _read_parts()
-    key = (kernel.current.root, *(each for _, each in parts), missing)
+    foreign = foreign_copies()
+    key = (kernel.current.root, *(each for _, each in parts), missing, foreign)
     if key != last_key:
-        conf = _load(parts, missing)
+        broken = RootConf(LimitMode.BROKEN, foreign or "")
+        conf = broken if foreign else _load(parts, missing)
         _log(conf)
         _last = (key, conf)
     return conf
@@ -239,12 +241,28 @@ def _load(parts: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
         return RootConf(LimitMode.BROKEN, os.strerror(missing))
     for path, (_, _, mode, owner, _, _) in parts:
         is_file = path == parts[-1][0]
-        if (why := _not_roots(path, mode, owner, is_file=is_file)) is not None:
+        if (why := not_roots(path, mode, owner, is_file=is_file)) is not None:
             return RootConf(LimitMode.IGNORED, why)
     return read(parts[-1][0])
 
 
-def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
+def foreign_copies() -> str | None:
+    """Return why users other than root may have put files among the copies of records.
+
+    None of them applies then: one that such a user has made would permit an erasure.
+    """
+    path = kernel.current.path(kernel.COPIES)
+    try:
+        seen = os.stat(path)
+    except OSError:
+        # It is not made yet, or no copy can be read either.
+        return None
+    why = not_roots(path, seen.st_mode, seen.st_uid, is_file=False)
+    return why and f"{why}: make it root's with its files, if you trust them"
+
+
+def not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
+    """Return why users other than root may have written a file or directory."""
     # In tests, helpers run as an ordinary user on a tree of their own.
     if owner not in (0, os.geteuid()):
         return f"{path} belongs to user {owner}"
@@ -318,7 +336,7 @@ def not_roots_tree(directory: str) -> str | None:
         for path in (*parents, *files):
             seen = os.lstat(path)
             is_file = path in files
-            why = _not_roots(path, seen.st_mode, seen.st_uid, is_file=is_file)
+            why = not_roots(path, seen.st_mode, seen.st_uid, is_file=is_file)
             if why is not None:
                 return why
     except OSError as error:

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 from os_acc import exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress, pf_of_part
-from os_acc.privsep import kernel, pci_functions, request
+from os_acc.privsep import kernel, pci_functions, privileged_conf, request
 from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
 #: Replaces the lease of a record that cannot be read.
@@ -182,6 +182,8 @@ def _parse(text: str) -> DeviceRecord:
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     """Return all copies, or those of the vendor of an identity."""
     found: list[RecordCopy] = []
+    if privileged_conf.foreign_copies():
+        return found
     for name in kernel.current.names(COPIES):
         # A killed worker may leave a new file that has no name of its own yet.
         if (match := _COPY.fullmatch(name)) is None:
@@ -189,11 +191,14 @@ def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
         model = tuple(int(number, 16) for number in match[1].split("-"))
         if identity and identity[0] != model[0]:
             continue
-        own = None
+        path, own = _copy(name).path, None
         try:
-            if (text := _copy(name).read()) is None:
-                continue
-            own = _parse(text)
+            seen, text = os.lstat(path), kernel.current.read(path).strip()
+            mode, owner = seen.st_mode, seen.st_uid
+            if privileged_conf.not_roots(path, mode, owner, is_file=True) is None:
+                own = _parse(text)
+        except FileNotFoundError:
+            continue
         except RecordUnclear:
             pass
         except OSError as error:

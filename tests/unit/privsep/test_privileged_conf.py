@@ -30,6 +30,7 @@ from os_acc.privsep import (
     xrt,
 )
 from os_acc.privsep.images import directory as image_directory
+from os_acc.privsep.kernel import COPIES
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.privileged_conf import LimitMode
 from os_acc.privsep.xrt import tools_directory
@@ -262,6 +263,30 @@ def test_a_file_of_another_user_is_ignored(fake, write, monkeypatch, place):
     conf = privileged_conf.current()
     assert conf.mode is LimitMode.IGNORED
     assert f"{found} belongs to user" in conf.why
+
+
+@pytest.mark.parametrize("foreign", ["directory", "file"])
+def test_root_believes_no_record_that_another_user_may_have_written(
+    fake, write, foreign
+):
+    write(named(GPU))
+    identity = pci_functions.identity(NIC)
+    forged = record.present(NIC, identity, LEASE, record.FunctionUse.HOST)
+    record.write(dataclasses.replace(forged, eraser="acme"))
+    Path(record._file(NIC).path).unlink()
+    assert claims.is_recorded(NIC, identity, LEASE)
+    copies = Path(fake.path(COPIES))
+    if foreign == "file":
+        (copies / record.copy_name(identity, str(NIC))).chmod(0o666)
+        assert claims.lease_of(NIC, identity) == record.UNREADABLE
+        assert take(GPU, AUDIO) == [Outcome.OK, Outcome.OK]
+    else:
+        copies.chmod(0o777)
+        mode, _path, why = privileged_conf.limits()
+        assert (mode, str(copies) in why) == (LimitMode.BROKEN, True)
+        assert take(GPU, AUDIO) == [DENIED, Outcome.UNREACHED]
+    assert not claims.is_recorded(NIC, identity, LEASE)
+    assert take(NIC) != [Outcome.OK]
 
 
 def test_a_link_is_ignored(fake, write, tmp_path):
