@@ -39,6 +39,8 @@ from os_acc.objects.pci import PciAddress, pf_of_part
 from os_acc.privsep import kernel, pci_functions, privileged_conf, request
 from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
+#: The directory of the marks that hide drives with data from udev (:mod:`.nvme.disks`).
+MARKS: Final = f"{LOCKS}/erasing"
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
 _SUFFIX = ".lease"
@@ -319,6 +321,12 @@ def remove(address: DeviceAddress) -> None:
     with contextlib.suppress(RecordUnclear):
         if (found := read(address)) is not None:
             remove_copies(address, found.lease)
+            shown = (
+                pci_functions.serial(address) if isinstance(address, PciAddress) else ""
+            )
+            if shown and found.serial not in ("", shown):
+                # Another drive is in the slot: udev may look at it.
+                StateFile(f"{MARKS}/{address}").remove()
     _file(address).remove()
 
 

@@ -34,9 +34,8 @@ from os_acc.privsep.kernel import LOCKS, StateFile
 from os_acc.privsep.nvme import survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.record import MARKS
 
-#: The directory of the marks, which the udev rules name.
-MARKS: Final = f"{LOCKS}/erasing"
 _FIFOS: Final = f"{LOCKS}/claims"
 # The longest time for which the keeper misses the end of the record.
 _CHECK_MS: Final = 1000

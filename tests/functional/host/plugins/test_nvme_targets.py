@@ -17,6 +17,7 @@ from os_acc.privsep import claims
 from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import TestHost, instance
 from os_acc.testing.device_specs import NvmeSpec
+from tests.functional.host.operator_commands import release
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
 TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
@@ -64,6 +65,20 @@ def test_another_drive_in_its_place_is_not_erased(host, target):
     assert lease.state is LeaseState.QUARANTINED
     assert ":A) has left the host" in lease.reason
     assert DATA in host.kernel.read_medium(DRIVE, 1)
+
+
+def test_udev_looks_at_the_next_drive_in_the_slot(host):
+    host.plug(1, DRIVE)
+    old = host.kernel.hot_unplug(DRIVE)
+    assert old.nvme is not None
+    other = dataclasses.replace(old.nvme, serial="B")
+    host.kernel.hot_plug(dataclasses.replace(old, nvme=other))
+    host.restart()
+    host.unplug(1)
+    advance(host)
+    assert os.path.exists(host.kernel.path(MARKS, DRIVE))
+    release(host, DRIVE, force=True)
+    assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
 
 
 @pytest.mark.parametrize("target", ["host", "none"])
