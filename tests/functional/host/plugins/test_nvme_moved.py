@@ -162,6 +162,27 @@ def test_damaged_copies_of_the_former_ids_end_with_the_erasure(host):
         host.plug(number, place)
 
 
+def test_a_restored_host_without_its_store_erases_nothing_by_itself(host):
+    host.unplug(1)
+    copies = Path(host.root, kernel.COPIES)
+    backup = {each.name: each.read_bytes() for each in copies.iterdir()}
+    advance(host)
+    host.plug(11, PLACES[0])
+    host.kernel.write_medium(PLACES[0], 1, data_of(1))
+    host.unplug(4)
+    for name, content in backup.items():
+        (copies / name).write_bytes(content)
+    reboot(host, shifted=False, lost="everything")
+    advance(host)
+    check_new_guests(host)
+    for guest, place in zip((11, 2, 3), PLACES, strict=False):
+        adopt(host, place, number=guest)
+        assert start_again(host, guest) == place
+    release(host, PLACES[3])
+    advance(host)
+    assert [data_at(host, each) for each in PLACES[:4]] == [[1], [2], [3], []]
+
+
 def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host):
     host.options["enabled_plugins"] = ["pci"]
     host.options["device_spec"] = [
