@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from oslo_log import log
 
 from os_acc import deadlines, exception, native_threads
-from os_acc.attach import Services, device_state
+from os_acc.attach import Services, device_state, verification
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.bitstream import Bitstream
@@ -242,10 +242,16 @@ def release(services: Services, lease: Lease, deadline: float, is_plug: bool) ->
 def erase(services: Services, lease: Lease, deadline: float) -> float:
     """Let the plugin start or continue an erasure; return the part that is done.
 
+    A consumer on the host may still write to the device: what reaches it after its
+    erasure would reach the next guest.
+
+    :raises DeviceInUse: a process has the device open, or the host uses it.
     :raises PluginFailed: NOT_LOADED: the plugin is missing; FAILED: it did not return
         a number from 0.0 to 1.0.
     :raises OsAccError: see :func:`call`.
     """
+    verification.check_unused(services.root, [lease])
+    services.helper.check_unused(lease, deadline)
     steps = PluginSteps(deadline, services.helper, lease, StepPurpose.RETURN)
     done = _for_lease(services.plugins, steps, "erase")
     is_number = isinstance(done, int | float) and not isinstance(done, bool)

@@ -203,7 +203,7 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
                 raise exception.DeviceInUse(
                     f"{address} is used by the host: {uses[address]}",
                     address=str(address),
-                    hint="release it on the host, then plug again",
+                    hint="release it on the host",
                 )
 
 

@@ -18,6 +18,7 @@ client inside the kernel: see :func:`.pci_functions.claimed_disks`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -32,6 +33,7 @@ from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
 _NVIDIA: Final = "proc/driver/nvidia/gpus"
+_OWN: Final = f"/{kernel.LOCKS}/"
 _CDEVS: Final = "/dev/vfio/devices/"
 #: d_path() in fs/d_path.c.
 _DELETED: Final = " (deleted)"
@@ -168,23 +170,27 @@ def _processes(nodes: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def _holds(directory: str, nodes: set[str]) -> bool:
-    try:
+    """Return whether a process of others has one of these nodes open.
+
+    The helper's own ones, which erase a disk or keep it claimed, have a file of the
+    helper open as well.
+    """
+    targets = []
+    # The process ended, or is not accessible: the probe decides.
+    with contextlib.suppress(OSError):
         descriptors = os.listdir(directory)
-    except OSError:
-        # The process ended, or is not accessible: the probe decides.
-        return False
-    for descriptor in descriptors:
-        try:
-            target = os.readlink(os.path.join(directory, descriptor))
-        except OSError:
-            continue
-        if target in nodes or (
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                targets.append(os.readlink(os.path.join(directory, descriptor)))
+    return any(
+        target in nodes
+        or (
             _DELETED in nodes
             and target.startswith(_CDEVS)
             and target.endswith(_DELETED)
-        ):
-            return True
-    return False
+        )
+        for target in targets
+    ) and not any(target.startswith(_OWN) for target in targets)
 
 
 def _command(path: str) -> str:

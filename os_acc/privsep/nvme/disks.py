@@ -114,6 +114,8 @@ def held(
                 ) from error
             opened.callback(os.close, fd)
             fds[disk.device] = fd
+            # What the host has written goes before the erasure, not after it.
+            kernel.current.ioctl(fd, _FLUSH_BUFFERS, b"")
         now = wait_for_disks(function, numbers)
         if survey.wait_for_queue(function) != queue or now != found:
             raise OSError(errno.ENODEV, "the controller was replaced", "nvme")

@@ -62,6 +62,14 @@ def test_the_users_of_a_drivers_node_are_named(bench):
     assert holders.holders((parts(DISK),)) == held_by((7, "dd"))
 
 
+def test_the_helper_does_not_hold_what_it_keeps_claimed(bench):
+    """Its workers have the lock of the device open, its keeper a FIFO."""
+    fds = open_in(bench.root, 7, "/dev/nvme1n1")
+    (fds / "4").symlink_to(f"/run/os_acc/claims/{DISK}")
+    open_in(bench.root, 8, "/dev/nvme1n1")
+    assert holders.holders((parts(DISK),)) == held_by((8, "dd"))
+
+
 def node_at(directory: Path, name: str) -> None:
     """Have the kernel make a device and its node."""
     directory.mkdir(parents=True)

@@ -38,6 +38,7 @@ from tests.unit.privsep.nvme_drives import (
 
 NAMESPACES = (1, 2)
 SIZE = 1 << 16
+_FLUSH_BUFFERS = 0x1261
 NAMESPACE = NvmeNamespace(1, SIZE // 512, 512, 0, False, None, ReadValue.ZEROES)
 
 
@@ -129,6 +130,22 @@ def test_a_host_that_writes_before_the_last_claim_is_noticed(fake, monkeypatch):
     monkeypatch.setattr(disks, "end_keeper", end_and_write)
     with pytest.raises(OSError, match="the drive has data"):
         erasing.erase(DRIVE, LEASE, SANITIZE)
+
+
+@pytest.mark.parametrize("methods", [FORMAT, (EraseMethod.DEALLOCATE,), SANITIZE])
+def test_what_the_host_has_in_its_cache_is_erased_too(fake, monkeypatch, methods):
+    do, dirty = fake.ioctl, [DATA]
+
+    def written_back(fd: int, request: int, argument: bytes) -> None:
+        if request == _FLUSH_BUFFERS and dirty:
+            fake.write_medium(DRIVE, 1, dirty.pop())
+        do(fd, request, argument)
+
+    monkeypatch.setattr(fake, "ioctl", written_back)
+    if erasing.erase(DRIVE, LEASE, methods) < 1.0:
+        fake.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, methods) == 1.0
+    assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
 def test_a_keeper_that_ends_by_itself_is_not_missed(fake, monkeypatch):

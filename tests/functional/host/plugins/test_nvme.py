@@ -328,7 +328,7 @@ def test_a_disk_that_the_host_uses_is_named(host):
     advance(host)
     (lease,) = [each for each in host.manager.store.leases() if each.erasure]
     assert lease.state is LeaseState.ERASING
-    assert "the host uses nvme1n1 (unmount it" in lease.reason
+    assert "nvme1n1 is mounted at /srv (release it" in lease.reason
     assert DATA in host.kernel.read_medium(DRIVE, 1)
     mounts.write_text(before)
     advance(host)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,42 @@ def test_the_host_has_the_disks_meanwhile(host, target):
     assert host.kernel.writes() == before
     advance(host)
     assert (host.manager.store.leases(), claims.claimed()) == ((), ())
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
+
+
+def opened_by_process(host: TestHost) -> Path:
+    """Let a process have the disk open, without a claim; return its directory."""
+    place = Path(host.kernel.path("proc/4711"))
+    (place / "fd").mkdir(parents=True)
+    (place / "comm").write_text("dd\n")
+    (place / "fd/20").symlink_to("/dev/nvme1n1")
+    return place
+
+
+def exported_by_nvmet(host: TestHost) -> Path:
+    """Let the NVMe target of the kernel export the disk; return its directory."""
+    place = Path(
+        host.kernel.path("sys/kernel/config/nvmet/subsystems/nqn/namespaces/1")
+    )
+    place.mkdir(parents=True)
+    (place / "device_path").write_text("/dev/nvme1n1\n")
+    return place
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+@pytest.mark.parametrize("use", [opened_by_process, exported_by_nvmet])
+def test_a_drive_is_not_erased_while_its_consumer_has_it_open(host, target, use):
+    host.plug(1, DRIVE, attach_target=target)
+    of_consumer = use(host)
+    host.unplug(1)
+    advance(host)
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.ERASING
+    assert "dd (pid 4711)" in lease.reason or "nvme1n1 is open in an" in lease.reason
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    shutil.rmtree(of_consumer)
+    advance(host)
+    assert host.manager.store.leases() == ()
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
 
 
