@@ -56,6 +56,12 @@ _CLIENTS: Final = {
     "sys/kernel/config/target/core/fileio_*/*/info": "a SCSI target",
 }
 _FILE: Final = re.compile(r"File: (\S+)")
+# Links to the block devices that another such client has open
+# (Documentation/ABI/testing/sysfs-class-rnbd-server).
+_EXPORTED: Final = "sys/class/rnbd-server/ctl/devices/*/block_dev"
+# The port of the host in the address of a controller (nvmf_get_address() in
+# drivers/nvme/host/fabrics.c).
+_FC_PORT: Final = re.compile(r"host_traddr=nn-0x[0-9a-f]+:pn-(0x[0-9a-f]+)", re.I)
 
 
 def read_usage(
@@ -68,6 +74,7 @@ def read_usage(
     """
     uses = Uses(functions)
     note_disks(root, uses)
+    _note_fabrics(root, uses)
     note_interfaces(root, netdevs, uses)
     note_displays(root, functions, uses)
     _note_parts(root, functions, uses)
@@ -135,6 +142,21 @@ def note_disks(root: str, uses: Uses) -> None:
             uses.note(owner, device.name, busy.use, device)
 
 
+def _note_fabrics(root: str, uses: Uses) -> None:
+    """Note the Fibre Channel functions that connect NVMe controllers.
+
+    The controllers and their disks are below no function.
+    """
+    ports: dict[int, PciAddress | None] = {}
+    for port in class_devices(root, "sys/class/fc_host"):
+        if name := read_text(path := f"{port.path}/port_name"):
+            ports[number(name, path)] = port.owner
+    for device in class_devices(root, "sys/class/nvme") if ports else ():
+        if found := _FC_PORT.search(read_text(f"{device.path}/address") or ""):
+            sentence = f"NVMe controller {device.name} is connected through it"
+            uses.note(ports.get(int(found[1], 16)), device.name, str, sentence)
+
+
 class _Busy:
     """Block devices in use, by number ``major:minor`` or by name."""
 
@@ -184,6 +206,8 @@ def _clients(root: str) -> Iterator[tuple[str, str]]:
 
     A client that cannot be read yields '': it may have any.
     """
+    for path in glob.glob(os.path.join(glob.escape(root), _EXPORTED)):
+        yield os.path.basename(os.path.realpath(path)), "an RNBD server"
     for pattern, client in _CLIENTS.items():
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern))):
             try:

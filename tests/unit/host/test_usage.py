@@ -322,6 +322,33 @@ def test_a_target_that_has_the_controller_or_names_the_disk_by_a_link(sysfs, dis
     assert use(sysfs, NVME) == "nvme0n1 is open in an NVMe target"
 
 
+@pytest.mark.parametrize("node", ["nvme0n1", "nvme0n1p1"])
+def test_a_disk_that_rnbd_server_exports(sysfs, disk, node):
+    export = Path(sysfs.root, "sys/class/rnbd-server/ctl/devices/a")
+    export.mkdir(parents=True)
+    real = os.path.realpath(Path(sysfs.root, "sys/class/block", node))
+    (export / "block_dev").symlink_to(real)
+    assert str(use(sysfs, NVME)).startswith(f"{node} is open in an RNBD server")
+
+
+@pytest.mark.parametrize("port", ["0x10000010", "0X0000000010000010", "0x10000011"])
+def test_an_adapter_that_connects_a_controller_of_nvme_over_fibre_channel(sysfs, port):
+    function = sysfs.function(NVME, class_code=0x0C0400)
+    host = function / "host5/fc_host/host5"
+    host.mkdir(parents=True)
+    (host / "port_name").write_text("0x10000010\n")
+    controller = Path(sysfs.root, "sys/devices/virtual/nvme-fabrics/ctl/nvme9")
+    controller.mkdir(parents=True)
+    address = f"traddr=nn-0x20:pn-0x21,host_traddr=nn-0x22:pn-{port}\n"
+    (controller / "address").write_text(address)
+    for name, place in (("fc_host/host5", host), ("nvme/nvme9", controller)):
+        link = Path(sysfs.root, "sys/class", name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(place, link.parent))
+    used = "NVMe controller nvme9 is connected through it"
+    assert use(sysfs, NVME) == (None if port.endswith("11") else used)
+
+
 def test_cxl_memory_that_is_a_region_of_the_host(sysfs):
     function = sysfs.function(NVME, class_code=0x050210)
     (function / "mem0").mkdir()
