@@ -165,8 +165,26 @@ def _leaving_nodes(directory: str) -> Iterator[str]:
 def _processes(nodes: set[str]) -> Iterator[tuple[int, str]]:
     proc = kernel.current.path("proc")
     for name in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
-        if _holds(os.path.join(proc, name, "fd"), nodes):
-            yield (int(name), _command(os.path.join(proc, name, "comm")))
+        process = os.path.join(proc, name)
+        if any(_holds(each, nodes) for each in _tables(process)):
+            yield (int(name), _command(os.path.join(process, "comm")))
+
+
+def _tables(process: str) -> Iterator[str]:
+    """Yield a directory for each table of descriptors that a process may have.
+
+    A thread can have a table of its own (CLONE_FILES in unshare(2)), and the first one
+    has none once it has ended. A read for each of thousands of threads would take
+    minutes: most share the table that was read before.
+    """
+    yield os.path.join(process, "fd")
+    read = int(os.path.basename(process))
+    tasks = os.path.join(process, "task")
+    with contextlib.suppress(OSError):
+        for task in map(int, os.listdir(tasks)):
+            if not kernel.current.shares_files(read, task):
+                read = task
+                yield os.path.join(tasks, str(task), "fd")
 
 
 def _holds(directory: str, nodes: set[str]) -> bool:

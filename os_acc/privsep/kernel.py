@@ -39,6 +39,15 @@ _VFIO_DEVICE_PCI_HOT_RESET = 0x3B71
 _VFIO_DEVICE_FEATURE, _FEATURE_GET = 0x3B75, 1 << 16
 _VFIO_DEVICE_BIND_IOMMUFD = 0x3B76
 _MIGRATION, _MIG_DATA_SIZE = 1, 9
+# kcmp(2): its number, by architecture; include/uapi/linux/kcmp.h.
+_KCMP: Final = {
+    **dict.fromkeys(("aarch64", "riscv64", "loongarch64"), 272),
+    "x86_64": 312,
+    "s390x": 343,
+    "ppc64le": 354,
+}
+_KCMP_FILES = 2
+_syscall = ctypes.CDLL(None).syscall
 
 
 class Kernel:
@@ -95,6 +104,14 @@ class Kernel:
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)
+
+    def shares_files(self, task: int, other: int) -> bool:
+        """Return whether two tasks have one table of descriptors; False: perhaps."""
+        call = _KCMP.get(os.uname().machine)
+        if call is None:
+            return False
+        arguments = (call, task, other, _KCMP_FILES, 0, 0)
+        return bool(_syscall(*map(ctypes.c_long, arguments)) == 0)
 
     def probe_vfio_group(self, group: int) -> int:
         """Open and close ``/dev/vfio/<group>``; return 0 or the error number.

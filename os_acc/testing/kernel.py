@@ -148,6 +148,10 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             self._wait_while(lambda tree: is_locked(tree, address))
             return super().read(path)
 
+    def shares_files(self, task: int, other: int) -> bool:
+        """Return False: its tasks are none of the running kernel."""
+        return False
+
     def probe_vfio_group(self, group: int) -> int:
         """Return 0, or ENOENT, EACCES (:meth:`chown`), EBUSY (:meth:`hold`)."""
         with self._tree.transaction() as tree:

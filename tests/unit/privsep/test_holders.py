@@ -4,6 +4,10 @@
 
 import errno
 import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -165,6 +169,55 @@ def test_a_node_that_may_not_be_opened_is_not_idle(bench):
     bench.plug(1, FPGA)
     bench.kernel.chown(FPGA)
     assert holders.holders((parts(FPGA),)) == (Outcome.UNSURE, errno.EACCES, ())
+
+
+# In the first, the first thread has the node open, and ends. In the second, a thread
+# opens it in a table of its own (CLONE_FILES).
+_THREADS = """
+import ctypes, sys, threading, time
+first, libc = sys.argv[1] == "ended", ctypes.CDLL(None)
+def open_and_wait():
+    first or libc.unshare(0x400)
+    file = None if first else open(sys.argv[2])
+    print("ready", flush=True)
+    time.sleep(600)
+file = open(sys.argv[2]) if first else None
+thread = threading.Thread(target=open_and_wait)
+thread.start()
+libc.pthread_exit(None) if first else thread.join()
+"""
+
+
+@pytest.mark.parametrize("case", ["ended", "unshared"])
+def test_a_thread_of_a_process_of_this_host_holds_a_node(tmp_path, case):
+    node = tmp_path / "node"
+    node.touch()
+    command = [sys.executable, "-c", _THREADS, case, str(node)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            deadline = time.monotonic() + 60
+            own = f"/proc/{child.pid}/fd"
+            while case == "ended" and holders._holds(own, {str(node)}):
+                assert time.monotonic() < deadline
+            assert not holders._holds(own, {str(node)})
+            assert child.pid in dict(holders._processes({str(node)}))
+        finally:
+            child.kill()
+
+
+def test_a_table_that_threads_share_is_read_once():
+    if not kernel.current.shares_files(os.getpid(), os.getpid()):
+        pytest.skip("this host does not permit kcmp(2)")
+    ended = threading.Event()
+    threads = [threading.Thread(target=ended.wait) for _ in range(8)]
+    for each in threads:
+        each.start()
+    assert [*holders._tables(f"/proc/{os.getpid()}")] == [f"/proc/{os.getpid()}/fd"]
+    ended.set()
+    for each in threads:
+        each.join()
 
 
 def test_what_processes_do_meanwhile_is_no_failure(bench):
