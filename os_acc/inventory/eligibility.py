@@ -251,14 +251,16 @@ def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a function without a driver for guests, or that vfio-pci refuses."""
+    """Reject a function without a driver for guests, or without a reset on VFIO's."""
     driver, tags = driver_of(evidence, function), evidence.named[function.address]
+    if driver == VFIO_PCI and vfio.denylisted(evidence.root, function):
+        return _no(function, RejectReason.DENYLISTED)
+    # Its variants have the resets of vfio-pci (vfio_pci_core.c).
+    is_accepted = tags.allow_no_reset or function.resets_alone
+    needs_bus = is_vfio_driver(driver) and not is_accepted
+    if needs_bus and not _is_reset_with_bus(evidence, function):
+        return _no(function, RejectReason.NO_RESET)
     if driver == VFIO_PCI:
-        if vfio.denylisted(evidence.root, function):
-            return _no(function, RejectReason.DENYLISTED)
-        is_accepted = tags.allow_no_reset or function.resets_alone
-        if not is_accepted and not _is_reset_with_bus(evidence, function):
-            return _no(function, RejectReason.NO_RESET)
         return None
     # Accept a leased function, also without its driver, or if libvirt manages it.
     if function.address in evidence.leased:

@@ -204,19 +204,23 @@ def test_a_variant_outside_the_kernel_is_bound_as_well(tmp_path):
         assert host.kernel.snapshot() == before
 
 
-def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path):
-    assert NIC.sriov is not None
-    rigid = dataclasses.replace(NIC.sriov, reset_methods=())
+def test_the_denylist_of_vfio_pci_does_not_apply_to_a_variant(tmp_path):
     denied = (*SPEC.denylist, (0x15B3, 0x101E))
-    spec = dataclasses.replace(
-        SPEC, functions=(dataclasses.replace(NIC, sriov=rigid),), denylist=denied
-    )
+    spec = dataclasses.replace(SPEC, denylist=denied)
     with TestHost(tmp_path, spec, device_spec=[AUTO]) as host:
         host.plug(1, VF)
         assert host.drivers(VF) == [MLX5]
-        host.unplug(1)
-        host.restart(device_spec=['{"address": "*:*:*.*"}'])
+
+
+def test_a_function_that_nothing_resets_needs_the_tag_on_a_variant_too(tmp_path):
+    assert NIC.sriov is not None
+    rigid = dataclasses.replace(NIC.sriov, reset_methods=())
+    spec = dataclasses.replace(SPEC, functions=(dataclasses.replace(NIC, sriov=rigid),))
+    with TestHost(tmp_path, spec, device_spec=[AUTO]) as host:
         assert host.rejected(VF).reason is RejectReason.NO_RESET
+        host.restart(device_spec=[AUTO.replace("}", ', "allow_no_reset": true}')])
+        host.plug(1, VF)
+        assert host.drivers(VF) == [MLX5]
 
 
 def test_only_a_caller_that_attaches_unmanaged_gets_the_variant(host):
