@@ -25,7 +25,7 @@ from os_acc.objects.device_spec import DeviceSpec, OperatorRules
 from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.records import RecordedState
-from os_acc.plugins.pci import family_of
+from os_acc.plugins.pci import keeps_data_beside
 
 
 class HostEvidence:
@@ -416,6 +416,8 @@ def _kept(
     """Return the reason why a sibling cannot be assigned with the function."""
     if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
+    if vfio.denylisted(evidence.root, other):
+        return RejectReason.DENYLISTED.value
     own = evidence.named.get(other.address)
     if other.vfs or (own and own.num_vfs is not None):
         return "a PF with VFs"
@@ -426,9 +428,7 @@ def _kept(
         return RejectReason.UNKNOWN_STATE.value
     if (leased := _otherwise_leased(evidence, other)) is not None:
         return str(leased)
-    if (unerased := _unerased(evidence, function, other)) is not None:
-        return unerased
-    return evidence.usage.get(other.address)
+    return _unerased(evidence, function, other) or evidence.usage.get(other.address)
 
 
 def _unerased(
@@ -439,7 +439,7 @@ def _unerased(
     The plugin that offers the function erases siblings of its class with it, and no
     others. A sibling that is not named has the tags of the function, as elsewhere.
     """
-    if not family_of(other).keeps_data:
+    if not keeps_data_beside(function, other):
         return None
     own = evidence.named[function.address]
     tags = evidence.named.get(other.address, own)

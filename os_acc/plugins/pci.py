@@ -110,8 +110,10 @@ _BY_CLASS: Final[Mapping[tuple[int | None, int | None, int | None], Family]] = (
             # leaves CXL.mem as it is (Compute Express Link Specification, section 9.5).
             (None, 0x05, 0x01): Family("PCI", keeps_data=True),
             (None, 0x05, 0x02): Family("PCI", keeps_data=True),
-            # SD host controllers, and Fibre Channel: they lead to the same disks.
+            # SD and USB host controllers, and Fibre Channel: they lead to the same
+            # disks.
             (None, 0x08, 0x05): Family("PCI", keeps_data=True),
+            (None, 0x0C, 0x03): Family("PCI", keeps_data=True),
             (None, 0x0C, 0x04): Family("PCI", keeps_data=True),
             # Communications synchronization plus time and frequency test/measurement.
             (None, 0x11, 0x10): _HPTS,
@@ -137,6 +139,17 @@ def family_of(function: PciFunction) -> Family:
         if key in _BY_CLASS:
             return _BY_CLASS[key]
     return _ANY
+
+
+def keeps_data_beside(function: PciFunction, other: PciFunction) -> bool:
+    """Return whether a function of the same IOMMU group keeps the data of a guest.
+
+    The USB host controller of a graphics card has a connector for a display.
+    """
+    is_usb = other.class_code >> 8 == 0x0C03
+    if is_usb and family_of(function).kind == "GPU":
+        return not other.address.same_slot(function.address)
+    return family_of(other).keeps_data
 
 
 def id_trait(identity: PciIdentity) -> str:

@@ -54,6 +54,31 @@ def test_a_disk_that_nothing_erases_keeps_its_card_on_the_host(
     assert refused.detail == f"{SECOND}: {RejectReason.NO_ERASE.value}"
 
 
+USB = 0x0C0330
+
+
+@pytest.mark.parametrize("names", [DISK, "*:d9:*.*"])
+def test_the_usb_controller_of_a_graphics_card_goes_along_without_the_tag(
+    make_bench, names
+):
+    bench = make_bench(
+        with_disk_behind(hosts.gpu("0000:d9")[0], USB),
+        device_spec=[f'{{"address": "{names}"}}'],
+    )
+    bench.plug(1, DISK)
+    assert bench.drivers(DISK, SECOND) == ["vfio-pci", "vfio-pci"]
+
+
+def test_the_usb_controller_of_another_card_needs_the_tag(make_bench):
+    bench = make_bench(
+        with_disk_behind(dataclasses.replace(hosts.fpga("0000:d9"), address=DISK), USB),
+        device_spec=named(),
+    )
+    refused = bench.rejected(DISK)
+    assert refused.reason is RejectReason.NOT_ISOLATED
+    assert refused.detail == f"{SECOND}: {RejectReason.NO_ERASE.value}"
+
+
 @pytest.mark.parametrize(
     "device_spec",
     [[f'{{"address": "{DISK}", "allow_no_erase": true}}'], named(SECOND)],

@@ -64,6 +64,14 @@ def test_the_denylist_can_be_switched_off(make_bench):
     assert bench.drivers("0000:3d:00.0") == ["vfio-pci"]
 
 
+def test_a_group_with_a_sibling_that_vfio_pci_denies_is_not_offered(make_bench):
+    card = hosts.fpga("0000:05")
+    denied = dataclasses.replace(hosts.qat("0000:06"), group_of=card.address)
+    refused = make_bench(HostSpec((card, denied))).rejected(card.address)
+    assert refused.reason is RejectReason.NOT_ISOLATED
+    assert f"{denied.address}: {RejectReason.DENYLISTED.value}" in refused.detail
+
+
 @pytest.mark.parametrize("named", ["0000:01:00.0", "0000:04:00.0"])
 def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
     bench = make_bench(

@@ -87,7 +87,9 @@ def test_mass_storage_keeps_the_data_of_a_guest(vendor, class_code):
     assert not pci.family_of(function(vendor, 0x1001, DISPLAY)).keeps_data
 
 
-@pytest.mark.parametrize("class_code", [0x080501, 0x0C0400], ids=["SD", "FC"])
+@pytest.mark.parametrize(
+    "class_code", [0x080501, 0x0C0400, 0x0C0330], ids=["SD", "FC", "USB"]
+)
 def test_a_controller_of_disks_keeps_the_data_of_a_guest(class_code):
     found = pci.family_of(function(0x1077, 0x2532, class_code))
     assert (found.kind, found.keeps_data) == ("PCI", True)
