@@ -87,6 +87,22 @@ class NvmeDevice:
             return False
         return self.controller.unallocated > 0 or not self.namespaces
 
+    @property
+    def lack(self) -> str:
+        """Why a drive lacks disks for its next consumer; '' if it does not.
+
+        A guest can delete or detach its namespaces, and an erasure makes none. Those of
+        VFs, also of VFs that do not exist now, are not attached to their PF.
+        """
+        if self.is_vf or not self.controller.manages:
+            return ""
+        if not self.namespaces:
+            return "has no namespace attached: use nvme create-ns and nvme attach-ns"
+        if self.unattached and not self.controller.virtualizes:
+            which = _list(self.unattached)
+            return f"has namespace {which} not attached: use nvme attach-ns"
+        return ""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EraseChoice:

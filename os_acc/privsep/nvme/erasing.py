@@ -179,15 +179,17 @@ def refusal(
 ) -> str:
     """Return why a drive on the nvme driver serves no guest; '' if it may.
 
-    It cannot be erased, or has given none of its VFs queues and interrupts.
+    It cannot be erased, lacks disks, or has given none of its VFs queues and
+    interrupts.
     """
     if pci_functions.vfs(function):
         lacks = survey.lacks_of_vfs(function, queue).values()
         return (
             f"runs none of its VFs: {next(iter(lacks))}" if lacks and all(lacks) else ""
         )
-    choice = choose(survey.survey(function, queue), methods)
-    return "" if choice.method else f"cannot be erased: {choice}"
+    device = survey.survey(function, queue)
+    choice = choose(device, methods)
+    return device.lack if choice.method else f"cannot be erased: {choice}"
 
 
 def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> float:
@@ -198,9 +200,9 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     verified.
 
     :param methods: the operator's, in the order of preference.
-    :raises OSError: EOPNOTSUPP: the rules allow none of them; EIO: the verification
-        failed; EREMOTEIO: the controller refused a command; ESTALE: the drive is not
-        the one that has the data.
+    :raises OSError: EOPNOTSUPP: the rules allow none of them, or the drive is erased
+        and lacks disks; EIO: the verification failed; EREMOTEIO: the controller refused
+        a command; ESTALE: the drive is not the one that has the data.
     :raises CallRefused: the host uses a disk of the function.
     """
     note = read_note(function, lease)
@@ -234,6 +236,10 @@ def _erase(note: EraseNote, methods: Sequence[EraseMethod]) -> float:
         #    The commands reach the surveyed controller, or none.
         with _on_driver(note), survey.wait_for_queue(function).opened() as queue:
             done = _erase_bound(note, queue, methods)
+            if done == 1.0 and (lack := survey.survey(function, queue).lack):
+                # Its next guest would lack a disk.
+                text = f"is erased, but {lack}"
+                raise OSError(errno.EOPNOTSUPP, text, "namespaces")
     if done == 1.0:
         # 3. Record the end before the disks are shown.
         note.update(is_done=True)

@@ -204,6 +204,20 @@ def test_only_sanitize_reaches_detached_namespaces():
     assert FORMATS[1] in allowed(dataclasses.replace(device, is_vf=True))
 
 
+def test_a_drive_needs_all_its_namespaces_attached():
+    drive = with_controller(manages=True)
+    assert drive.lack == ""
+    for left in ({"unattached": (5,)}, {"namespaces": ()}):
+        lacking = dataclasses.replace(drive, **left)
+        assert "attach" in lacking.lack
+        assert dataclasses.replace(lacking, is_vf=True).lack == ""
+        # Without Namespace Management, no guest has removed it.
+        assert dataclasses.replace(with_controller(manages=False), **left).lack == ""
+    # A VF may have it.
+    physical = with_controller(manages=True, virtualizes=True)
+    assert dataclasses.replace(physical, unattached=(5,)).lack == ""
+
+
 def test_a_deallocation_has_to_guarantee_what_is_read():
     unknown = dataclasses.replace(NAMESPACE, read_value=ReadValue.UNKNOWN)
     device = dataclasses.replace(DRIVE, namespaces=(NAMESPACE, unknown))

@@ -10,7 +10,7 @@ import pytest
 
 from os_acc.objects.nvme import SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod
-from os_acc.privsep.nvme import erasing
+from os_acc.privsep.nvme import erasing, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.testing import FakeKernel
 from os_acc.testing.device_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
@@ -56,8 +56,18 @@ def test_the_data_of_a_deleted_namespace_is_not_forgotten(kernel_after_deletion)
     # Formats come first for the operator, and are not allowed.
     methods = (*CRYPTO_FORMAT, *FORMAT, *SANITIZE)
     assert erasing.erase(DRIVE, LEASE, methods) == 0.0
-    kernel_after_deletion.advance_sanitize(DRIVE, 1.0)
-    assert erasing.erase(DRIVE, LEASE, methods) == 1.0
+    assert kernel_after_deletion.advance_sanitize(DRIVE, 1.0)
+
+
+def test_a_drive_whose_guest_left_no_namespace_is_erased_and_kept(tmp_path):
+    spec = NvmeSpec((), oacs=FORMATS | MANAGES, unvmcap=1 << 40, sanicap=BLOCK)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        with pytest.raises(OSError, match="is erased, but has no namespace attached"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        queue = survey.wait_for_queue(DRIVE)
+        assert "no namespace attached" in erasing.refusal(DRIVE, queue, SANITIZE)
 
 
 def test_a_drive_without_namespaces_is_sanitized(tmp_path):

@@ -378,3 +378,36 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(h
     advance(host)
     assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"namespaces": (), "unvmcap": 1 << 40},
+        {"namespaces": (), "unattached": (1,)},
+    ],
+    ids=["deleted", "detached"],
+)
+def test_a_drive_that_its_guest_has_left_without_a_disk_serves_no_other(tmp_path, left):
+    spec = NvmeSpec(oacs=FORMATS | MANAGES, sanicap=CRYPTO)
+    with host_with(tmp_path, spec) as host:
+        host.plug(1, DRIVE)
+        # The guest sends Namespace Management or Namespace Attachment.
+        old = host.kernel.hot_unplug(DRIVE)
+        now = dataclasses.replace(old.nvme, **left)
+        host.kernel.hot_plug(dataclasses.replace(old, nvme=now))
+        host.bind(DRIVE, "vfio-pci")
+        host.unplug(1)
+        advance(host)
+        host.kernel.advance_sanitize(DRIVE, 1.0)
+        advance(host)
+        (lease,) = host.manager.store.leases()
+        assert lease.state is LeaseState.QUARANTINED
+        assert "is erased, but has no" in lease.reason
+        # The operator makes or attaches them again.
+        host.kernel.hot_plug(
+            dataclasses.replace(host.kernel.hot_unplug(DRIVE), nvme=old.nvme)
+        )
+        release(host, DRIVE)
+        advance(host)
+        host.plug(2, DRIVE)
