@@ -130,29 +130,24 @@ def forget(call: ForgetRequest) -> Answers:
     A function that its driver still offers to a guest is refused: its record ends with
     :func:`.binding.give_back`. One without a record of the lease stays unchanged.
     """
-    # Lock no others: a caller may name any address.
-    recorded = [
+    # Lock no others: a caller may name any address. Without a record as well, the epoch
+    # refuses a step of the lease that another helper has not begun.
+    locked = [
         each
         for each in call.addresses
-        if record.exists(each)
-        or (record.copies_of(each, call.lease) and pci_functions.exists(each))
+        if record.exists(each) or pci_functions.exists(each)
     ]
-    for each in set(call.addresses).difference(recorded):
-        # Of a device that has left the host, and has no lock.
+    for each in set(call.addresses).difference(locked):
         record.remove_copies(each, call.lease)
-        # Of its VFs as well, whose addresses other functions may have now.
-        for vf in of_gone_vfs(pci_functions.serial(each)):
-            if vf.lease == call.lease:
-                record.remove_copies(vf.address, call.lease)
     found: dict[PciAddress, CallResult] = {}
-    if recorded:
+    if locked:
         answers = worker.run(
-            recorded,
+            locked,
             call.epoch,
             call.milliseconds / 1000,
-            lambda index: _forget(recorded[index], call.lease),
+            lambda index: _forget(locked[index], call.lease),
         )
-        found = dict(zip(recorded, answers, strict=True))
+        found = dict(zip(locked, answers, strict=True))
     return tuple(found.get(each, OK) for each in call.addresses)
 
 
@@ -443,6 +438,10 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         return OK
     if found is None or found.lease != lease:
         record.remove_copies(address, lease)
+        # Of its VFs as well, whose addresses other functions may have now.
+        for vf in of_gone_vfs(pci_functions.serial(address)):
+            if vf.lease == lease:
+                record.remove_copies(vf.address, lease)
         return OK
     if (
         found.use == FunctionUse.GUEST

@@ -262,9 +262,16 @@ def test_what_has_vanished_is_forgotten(fake):
     assert reserve(OTHERS) == OK
 
 
-def test_to_forget_nothing_leaves_no_file(fake):
-    assert forget() == OK
+def test_to_forget_what_is_not_there_leaves_no_file(fake):
+    assert forget(place=PciAddress(0, 0x99, 0, 0)) == OK
     assert not os.path.exists(f"{fake.root}/{LOCKS}")
+
+
+def test_what_is_forgotten_first_is_not_recorded_later(fake):
+    (answer,) = claims.forget((GPU.parts,), 2, 30_000, MINE)
+    assert answer == OK
+    assert reserve().outcome == Outcome.STALE
+    assert record.read(GPU) is None
 
 
 def test_a_call_that_comes_too_late_changes_no_record(fake):

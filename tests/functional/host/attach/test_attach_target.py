@@ -5,6 +5,9 @@
 import pytest
 
 from os_acc import exception
+from os_acc.helper.connection import Connection
+from os_acc.privsep import claims
+from os_acc.privsep.outcome import Outcome
 from os_acc.testing import DriverSpec, drivers, instance, uuid_of
 from os_acc.testing.tree import Tree
 from tests.expected_errors import raises
@@ -35,6 +38,28 @@ def test_what_is_not_the_guests_stays_where_it_is(bench, target, kind):
         bench.plug(2, GPU)
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_helper_that_continues_after_the_rollback_records_nothing(
+    bench, monkeypatch, target
+):
+    ask, late = Connection.ask, []
+
+    def stops(connection, entrypoint, milliseconds, request=None):
+        if entrypoint is claims.reserve and not late:
+            late.append(request)
+            raise exception.HelperLost("it does not answer")
+        return ask(connection, entrypoint, milliseconds, request)
+
+    monkeypatch.setattr(Connection, "ask", stops)
+    with pytest.raises(exception.HelperLost):
+        bench.plug(1, GPU, attach_target=target)
+    assert bench.plugged(1) == []
+    answers = claims.reserve(*late[0].values())
+    assert {each[0] for each in answers} == {Outcome.STALE}
+    bench.restart()
+    bench.plug(2, GPU)
 
 
 def test_another_target_is_another_request(bench):
