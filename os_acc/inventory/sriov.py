@@ -104,16 +104,14 @@ class VfMaker:
         try:
             with self._locks.hold([device_lock(address)], deadline):
                 store = self._store.until(deadline)
-                recorded = store.recorded_state()
-                planned = plan(self._root, self._rules, host, function, tags, recorded)
                 epoch = store.next_epoch()
                 try:
-                    self._set(function, *planned, epoch, deadline)
+                    self._make(host, function, tags, epoch, deadline)
                 except client.EpochRefused as error:
-                    # The epoch in the store is too old: the store was lost, or the
-                    # clock was ahead.
+                    # The epoch in the store is too old: the store was lost, the clock
+                    # was ahead, or the PF has just been leased.
                     epoch = store.next_epoch(error.accepted)
-                    self._set(function, *planned, epoch, deadline)
+                    self._make(host, function, tags, epoch, deadline)
         except exception.OsAccError as error:
             text = "; ".join((str(error), *getattr(error, "__notes__", ())))
             before = self._attempts.get(address)
@@ -121,14 +119,21 @@ class VfMaker:
                 LOG.error("cannot create VFs of %s: %s", address, text)
         self._attempts[address] = _Attempt(function.driver, text, time.monotonic())
 
-    def _set(
+    def _make(
         self,
+        host: Host,
         function: PciFunction,
-        count: int,
-        services: qat.QatServices | None,
+        tags: DeviceTags,
         epoch: int,
         deadline: float,
     ) -> None:
+        """Make the VFs, unless the PF is leased.
+
+        :param epoch: drawn before the leases are read: the helper refuses it once a
+            later lease has the PF.
+        """
+        recorded = self._store.until(deadline).recorded_state()
+        count, services = plan(self._root, self._rules, host, function, tags, recorded)
         change = functools.partial(self._helper.change, function, epoch, deadline)
         if services is not None and not function.vfs:
             # Before the VFs exist: a change stops the device.

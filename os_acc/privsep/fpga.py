@@ -36,6 +36,7 @@ from os_acc.privsep import (
     pci_functions,
     privileged_conf,
     request,
+    sriov,
     worker,
 )
 from os_acc.privsep.images import ImageRequest, Sealed
@@ -246,6 +247,8 @@ def _move(call: PortsRequest) -> CallResult:
     root = privileged_conf.last_read()
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
         raise privileged_conf.denied(count)
+    if count:
+        sriov.check_whole(card, call.identity)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:

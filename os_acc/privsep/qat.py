@@ -24,6 +24,7 @@ from os_acc.privsep import (
     pci_functions,
     privileged_conf,
     request,
+    sriov,
     worker,
 )
 from os_acc.privsep.kernel import LOCKS, StateFile
@@ -122,6 +123,7 @@ def _set(call: QatRequest) -> CallResult:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
     if not root.allows_if(address, lambda tags: tags.qat_services == text):
         raise privileged_conf.denied(text)
+    sriov.check_whole(address, call.identity)
     pci_functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)

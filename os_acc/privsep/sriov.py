@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 
 from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import pci_functions, privileged_conf, request, worker
+from os_acc.privsep import claims, pci_functions, privileged_conf, request, worker
 from os_acc.privsep.kernel import LOCKS, StateFile
-from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
+from os_acc.privsep.record import UNREADABLE, RecordUnclear
 
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
@@ -40,15 +42,30 @@ def set_num_vfs(call: VfsRequest) -> CallResult:
 def on_pf(
     call: VfsRequest, step: Callable[[PciAddress, int], CallResult]
 ) -> CallResult:
-    """Do a step for VFs in a worker's child, if root's configuration allows them."""
+    """Do a step for VFs in a worker's child, if root and the leases allow it."""
 
     def job(_index: int) -> CallResult:
         pci_functions.check_identity(call.card, call.identity)
         if not privileged_conf.last_read().allows_vfs(call.card, call.count):
             raise privileged_conf.denied(call.count)
+        check_whole(call.card, call.identity)
         return step(call.card, call.count)
 
     return worker.run([call.card], call.epoch, call.milliseconds / 1000, job)[0]
+
+
+def check_whole(card: PciAddress, identity: tuple[int, ...]) -> None:
+    """Check that no lease has a PF itself; the VFs of a lease that are gone may return.
+
+    :raises CallRefused: CLAIMED.
+    """
+    try:
+        own = claims.record_of(card, identity)
+        lease = own.lease if own else ""
+    except RecordUnclear:
+        lease = UNREADABLE
+    if lease:
+        raise CallRefused(Outcome.CLAIMED, errno.EBUSY, str(card), lease)
 
 
 def _create(address: PciAddress, count: int) -> None:

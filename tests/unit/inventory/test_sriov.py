@@ -12,7 +12,13 @@ from oslo_config import cfg
 from os_acc.cmd.checks import CheckContext, devices
 from os_acc.inventory import sriov
 from os_acc.objects.device import RejectReason
+from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel as privsep_kernel
+from os_acc.privsep import pci_functions
+from os_acc.privsep.fpga import set_ports
+from os_acc.privsep.outcome import Outcome
+from os_acc.privsep.qat import set_qat_services
+from os_acc.privsep.sriov import set_num_vfs
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.specs import DriverSpec
 
@@ -192,6 +198,50 @@ def bound(bench, driver, verb="bind"):
 def checked(bench):
     context = CheckContext(bench.config(), bench.root, None)
     return [(each.what, each.hint) for each in devices.vfs(context)]
+
+
+@pytest.mark.parametrize("target", ["host", "none", "VM"])
+def test_no_vfs_are_made_of_a_pf_that_is_leased_while_they_are_planned(
+    make_bench, monkeypatch, caplog, target
+):
+    bench = make_bench(device_spec=[f'{{"address": "{NIC}"}}'])
+    plan, first = sriov.plan, iter([bench.plug])
+
+    def planned(*args):
+        found = plan(*args)
+        for plug in first:
+            plug(1, NIC, attach_target=target)
+        return found
+
+    bench.restart()
+    monkeypatch.setattr(sriov, "plan", planned)
+    bench.start(device_spec=[spec(NIC, 4)])
+    assert bench.plugged(1) == [NIC]
+    assert bench.kernel.state(NIC).numvfs == 0
+    assert f"cannot create VFs of {NIC}: it is leased as a whole" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("card", "change", "count"),
+    [
+        (hosts.nic("0000:6b", name="eno1"), set_num_vfs, 4),
+        (hosts.qat_gen4("0000:6b"), set_qat_services, 3),
+        (hosts.dfl("0000:6b", vfs=1), set_ports, 1),
+    ],
+)
+def test_the_helper_changes_no_pf_that_it_has_recorded_for_a_lease(
+    make_bench, card, change, count
+):
+    bench = make_bench(HostSpec((card,)), device_spec=['{"address": "0000:6b:*.*"}'])
+    pf = PciAddress.parse(card.address)
+    bench.plug(1, card.address, attach_target="host")
+    before = bench.kernel.writes()
+    (lease,) = bench.manager.store.leases()
+    identity = pci_functions.identity(pf)
+    epoch = bench.manager.store.next_epoch()
+    answer = change(pf.parts, identity, count, epoch, 1000)
+    assert answer == (Outcome.CLAIMED, errno.EBUSY, card.address, lease.uuid)
+    assert bench.kernel.writes() == before
 
 
 def test_vfs_are_made_once_the_driver_of_the_pf_has_arrived(make_bench, caplog):
