@@ -31,7 +31,7 @@ from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request_group import AttachTarget
 from os_acc.plugins import base
 from os_acc.store import state_files
-from os_acc.store.locks import consumer_lock
+from os_acc.store.locks import UNKNOWN_LOCK, consumer_lock
 
 LOG = log.getLogger(__name__)
 
@@ -64,6 +64,7 @@ def release_device(
         back, or erased.
     :raises NotFound: there is no device to release at this address.
     :raises Conflict: another node of the host has it, and not ``force``.
+    :raises LockTimeout: another command releases or adopts a device meanwhile.
     :raises OsAccError: the error of the host; no record is deleted.
     """
     _check_address(address)
@@ -75,36 +76,54 @@ def release_device(
         manager.catalog.reconciler.invalidate()
         manager.discover(deadline)
         return
-    records = manager.catalog.reconciler.records(deadline)
-    lease = store.lease_of(address)
-    recorded = records.get(address)
+    with manager.locks.hold([UNKNOWN_LOCK], deadline):
+        lease = _leased(manager, address, driver, siblings, deadline, force=force)
     if lease is None:
-        if state_files.forget_refusal(manager.settings.state_path, address):
-            # The next plug asks its plugin again.
-            manager.discover(deadline)
-            return
-        if not force:
-            unknown_device.check_node(manager, recorded)
-        if isinstance(address, MdevSlot):
-            lease = _lost_slot(manager, address, records, deadline, force=force)
-        else:
-            lease = _unknown_function(
-                manager, address, driver, siblings, records, deadline, force=force
-            )
-        if lease is None:
-            return
-    elif (
-        isinstance(address, MdevSlot)
-        and recorded is not None
-        and unknown_device.is_damaged(recorded)
-    ):
-        # The steps of its plugin need a record of the lease.
-        manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
+        return
     if lease.erasure:
         _erase_again(manager, lease, deadline, force=force)
         return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
+
+
+def _leased(
+    manager: Manager,
+    address: DeviceAddress,
+    driver: str | None,
+    siblings: Mapping[PciAddress, str],
+    deadline: float,
+    *,
+    force: bool,
+) -> Lease | None:
+    """Return the lease of a device, a new one if it has none; None: it needs none."""
+    store = manager.store.until(deadline)
+    records = manager.catalog.reconciler.records(deadline)
+    recorded, lease = records.get(address), store.lease_of(address)
+    if lease is not None:
+        if (
+            isinstance(address, MdevSlot)
+            and recorded is not None
+            and unknown_device.is_damaged(recorded)
+        ):
+            # The steps of its plugin need a record of the lease.
+            manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
+        return lease
+    if state_files.forget_refusal(manager.settings.state_path, address):
+        # The next plug asks its plugin again.
+        manager.discover(deadline)
+        return None
+    if not force:
+        unknown_device.check_node(manager, recorded)
+    if isinstance(address, MdevSlot):
+        lease = _lost_slot(manager, address, records, deadline, force=force)
+    else:
+        lease = _unknown_function(
+            manager, address, driver, siblings, records, deadline, force=force
+        )
+    if lease is not None:
+        (lease,) = store.add([lease])
+    return lease
 
 
 def _unknown_function(
@@ -216,8 +235,9 @@ def _release(
     store = manager.store.until(deadline)
     lease = store.lease_of(address)
     if lease is None:
-        (lease,) = store.add([seen])
-    elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
+        # The service, or another command, has given it back meanwhile.
+        return
+    if lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
         raise _conflict(lease)
     for failed, error in manager.life.release([lease], deadline).failed:
         current = store.lease_of(failed.address)
@@ -245,13 +265,9 @@ def _conflict(lease: Lease) -> exception.Conflict:
     if lease.erasure:
         message = f"{lease.address} is being erased"
         hint = "the service continues; see 'os-acc device show'"
-    elif lease.provider or lease.state is LeaseState.HELD:
+    else:
         message = f"{lease.address} is leased to {lease.consumer}"
         hint = f"unplug the instance: os-acc unplug {lease.consumer}"
-    else:
-        # The release of an unknown device makes up a consumer for its lease.
-        message = f"another operation gives {lease.address} back to the host"
-        hint = "wait until it has ended, then see 'os-acc device list'"
     return exception.Conflict(
         message, hint=hint, reason=exception.ConflictReason.CONSUMER
     )
@@ -294,26 +310,26 @@ def adopt_device(
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
-    records = manager.catalog.reconciler.records(deadline)
-    unknown_device.check_node(manager, records.get(address))
-    inventory = manager.discover(deadline)
-    if isinstance(address, MdevSlot):
-        host = inventory.host
-        planned = unknown_device.slot_lease(manager.root, host, address, records)
-        if device_state.is_back(manager.root, planned):
-            raise exception.NotFound(
-                f"the mediated device of {address} does not exist",
-                hint=f"no guest has it: run 'os-acc device release {address}'",
-                kind=exception.ObjectKind.DEVICE,
-            )
-    else:
-        found = UnknownDevice(manager, inventory, address, records, deadline)
-        planned = found.lease(driver, siblings)
-        others = [each for each in store.leases() if address not in each.members]
-        unknown_device.check_ended(manager.root, planned, found.recorded, others)
-        planned = _with_actions(manager, planned, found.recorded, deadline)
-    planned = dataclasses.replace(planned, consumer=consumer, policies=_ADOPTED)
-    with manager.locks.hold([consumer_lock(consumer)], deadline):
+    with manager.locks.hold([consumer_lock(consumer), UNKNOWN_LOCK], deadline):
+        records = manager.catalog.reconciler.records(deadline)
+        unknown_device.check_node(manager, records.get(address))
+        inventory = manager.discover(deadline)
+        if isinstance(address, MdevSlot):
+            host = inventory.host
+            planned = unknown_device.slot_lease(manager.root, host, address, records)
+            if device_state.is_back(manager.root, planned):
+                raise exception.NotFound(
+                    f"the mediated device of {address} does not exist",
+                    hint=f"no guest has it: run 'os-acc device release {address}'",
+                    kind=exception.ObjectKind.DEVICE,
+                )
+        else:
+            found = UnknownDevice(manager, inventory, address, records, deadline)
+            planned = found.lease(driver, siblings)
+            others = [each for each in store.leases() if address not in each.members]
+            unknown_device.check_ended(manager.root, planned, found.recorded, others)
+            planned = _with_actions(manager, planned, found.recorded, deadline)
+        planned = dataclasses.replace(planned, consumer=consumer, policies=_ADOPTED)
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
             raise exception.Conflict(

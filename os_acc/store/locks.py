@@ -36,6 +36,9 @@ from os_acc.store import errors
 POLL_INTERVAL = 0.02
 _FIRST_PAUSE = POLL_INTERVAL / 20
 
+#: The lock for giving a lease to a device without one, by an operator's command.
+UNKNOWN_LOCK = "1-unknown-devices"
+
 #: The lock for adding files to the bitstream cache and removing them.
 CACHE_LOCK = "4-bitstreams"
 

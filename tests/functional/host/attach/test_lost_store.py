@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import operator_actions
 from os_acc.attach.manager import Manager
+from os_acc.helper.reconciliation import Reconciler
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, pci_functions, record
@@ -223,6 +226,34 @@ def test_it_is_adopted_with_the_helpers_record(host, address, target):
     assert host.kernel.snapshot() == before
     assert claims.claimed() == ()
     host.plug(2, address)
+
+
+def test_a_release_beside_an_adoption_leaves_the_record_as_the_lease(host, monkeypatch):
+    host.plug(1, GPU)
+    lose(host)
+    claim = Reconciler.claim
+    adopted = threading.Event()
+    pool = futures.ThreadPoolExecutor(1)
+    released = []
+
+    def beside(*args):
+        found = claim(*args)
+        if released:
+            # The release has the record, if it did not wait for the adoption.
+            adopted.wait(30)
+        else:
+            released.append(pool.submit(release, host, GPU))
+            futures.wait(released, timeout=0.5)
+        return found
+
+    monkeypatch.setattr(Reconciler, "claim", beside)
+    lease = adopt(host, GPU)
+    adopted.set()
+    with pytest.raises(exception.Conflict, match=f"is leased to {uuid_of(1)}"):
+        released[0].result(30)
+    assert record.read(at(GPU)).lease == lease.uuid
+    assert host.unplug(1) == 1
+    assert host.drivers(GPU) == ["nouveau"]
 
 
 def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):

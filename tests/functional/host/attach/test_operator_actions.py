@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import errno
+from concurrent import futures
 
 import pytest
 
 from os_acc import exception
 from os_acc.attach import operator_actions
-from os_acc.attach.unknown_device import UnknownDevice
+from os_acc.attach.lifecycle import Lifecycle
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.store.errors import AlreadyLeased
@@ -105,19 +106,28 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
     assert bench.plugged(1) == [GPU]
 
 
-def test_a_release_by_another_operation_names_no_made_up_consumer(unknown, monkeypatch):
-    plan = UnknownDevice.lease
+def test_a_device_that_two_commands_release_goes_back_once(bench, monkeypatch):
+    bench.bind(FPGA, "vfio-pci")
+    give_back = Lifecycle.release
+    pool = futures.ThreadPoolExecutor(2)
 
-    def plan_second(self, driver, siblings):
-        unknown.manager.store.add([plan(self, driver, siblings)])
-        return plan(self, driver, siblings)
+    def release():
+        operator_actions.release_device(bench.manager, at(FPGA), "")
 
-    monkeypatch.setattr(UnknownDevice, "lease", plan_second)
-    with pytest.raises(
-        exception.Conflict, match=f"another operation gives {DISK} back"
-    ) as caught:
-        operator_actions.release_device(unknown.manager, at(DISK), "nvme")
-    assert "unplug" not in caught.value.hint
+    def slow(*args):
+        monkeypatch.setattr(Lifecycle, "release", give_back)
+        second = pool.submit(release)
+        assert futures.wait([second], timeout=0.2).not_done
+        found = give_back(*args)
+        seconds.append(second)
+        return found
+
+    seconds = []
+    monkeypatch.setattr(Lifecycle, "release", slow)
+    release()
+    seconds[0].result(30)
+    assert bench.drivers(FPGA) == [None]
+    assert bench.manager.store.leases() == ()
 
 
 def test_what_is_not_named_is_not_touched(make_bench):
