@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
@@ -92,6 +93,8 @@ class Daemon(daemon.Daemon):
                     f"there are no capabilities {sorted(self._unknown)}"
                 )
             clean_environment()
+            # A service that ignores it leaves no child a status.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             preload(self.context.preload)
             # The keys of a terminal stop or end all processes of its session.
             if os.getsid(0) != os.getpid():

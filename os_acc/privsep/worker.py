@@ -21,6 +21,7 @@ as well: if it were recorded, every later call would be refused as older.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -300,7 +301,9 @@ def _answers(
         data += chunk
         ended = not chunk
     if ended:
-        os.waitpid(pid, 0)
+        # With SIGCHLD ignored, the kernel reaps it.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
     else:
         _stuck.add(pid)
     lines = data.decode().split("\n")[:-1]

@@ -107,6 +107,14 @@ def test_a_child_that_dies_has_given_no_answer(fake):
     ]
 
 
+def test_a_child_that_the_kernel_reaps_has_answered(fake):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert worker.run([FIRST], 1, 30, lambda index: OK) == (OK,)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake):
     """Ctrl-C in a terminal reaches the helper and its children as well."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
