@@ -11,6 +11,7 @@ import re
 import reprlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from importlib import metadata
@@ -184,6 +185,15 @@ class PluginCalls:
             if exception.is_exhaustion(error):
                 failure.set_exhausted()
             raise failure from error
+
+
+#: By name, root, and whether they load the plugin. A call that hangs keeps its entry:
+#: the next initialization, which would leave one more thread, does not repeat it.
+_calls = weakref.WeakValueDictionary[tuple[str, str, bool], PluginCalls]()
+
+
+def _calls_of(name: str, root: str, *, loads: bool) -> PluginCalls:
+    return _calls.setdefault((name, root, loads), PluginCalls(name))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -396,7 +406,9 @@ def _make(
     :raises PluginFailed: it cannot be used, or its code fails or does not end.
     :raises DeviceStuck: the deadline has passed.
     """
-    caller = PluginCalls(found.name)
+    # A scan that hangs keeps its plugin from no load.
+    loading = _calls_of(found.name, root, loads=True)
+    caller = _calls_of(found.name, root, loads=False)
 
     def make(kind: Any) -> _Made:
         section = section_of(found.name)
@@ -409,11 +421,11 @@ def _make(
         options = repr((found.name, sorted(conf[section].items())))
         return _with_attributes(plugin, options, caller)
 
-    kind = _imported(found, caller, deadline)
+    kind = _imported(found, loading, deadline)
     seconds = deadlines.patience(deadline, _LOAD_SECONDS)
-    version = caller.call(seconds, getattr, kind, "contract_version", None)
+    version = loading.call(seconds, getattr, kind, "contract_version", None)
     _check_contract(found.name, version)
-    return caller.call(deadlines.patience(deadline, _LOAD_SECONDS), make, kind)
+    return loading.call(deadlines.patience(deadline, _LOAD_SECONDS), make, kind)
 
 
 def _with_attributes(

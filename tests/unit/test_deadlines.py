@@ -128,6 +128,35 @@ def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
     assert bench.plug(1, FPGA)
 
 
+@pytest.mark.parametrize(
+    "where", ["acme_that_hangs:Acme", "acme:HangsInItsMaking", "acme:NeverReturns"]
+)
+def test_a_plugin_that_hangs_keeps_one_thread_over_repeated_initializations(
+    make_bench, install_plugins, gate, monkeypatch, where
+):
+    monkeypatch.setattr(service, "nodes", service.Nodes())
+    monkeypatch.setattr(loader, "_LOAD_SECONDS", 0.1)
+    monkeypatch.setattr(plugin_discovery, "_DISCOVER_SECONDS", 0.1)
+    install_plugins(acme=f"tests.unit.{where}")
+    bench = make_bench(enabled_plugins=["acme"])
+
+    def served():
+        with contextlib.suppress(exception.InitializeTimeout):
+            node = service.initialize(True, config=bench.config(), root=bench.root)
+            return [each.name for each in node.plugins.loaded]
+        return []
+
+    threads = []
+    for _ in range(4):
+        assert served() == []
+        threads.append(len(os.listdir("/proc/self/task")))
+    assert threads[3] <= threads[1]
+    NeverReturns.gate.set()
+    end = time.monotonic() + 30
+    while served() != ["acme"]:
+        assert time.monotonic() < end
+
+
 def test_who_waits_for_another_threads_initialize_has_a_deadline(
     bench, install_plugins, gate, monkeypatch
 ):
