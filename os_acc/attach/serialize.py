@@ -79,6 +79,8 @@ def accelerator(lease: Lease, cdev: Cdev = lambda _name: None) -> AcceleratorEnt
         entry["vfio_cdev"] = node
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id
+    if lease.is_spare:
+        entry["is_spare"] = True
     return entry
 
 

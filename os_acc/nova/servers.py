@@ -251,14 +251,15 @@ class ServerAccelerators:
             instance.save()
 
     def ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
-        """Return the accelerators of a server.
+        """Return the accelerators of a server, without devices that were replaced.
 
         :raises InternalError: one is not ready for the guest.
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return []
         with _converted(instance, restarts=True):
-            entries = self._entries(instance.uuid)
+            found = self._entries(instance.uuid)
+        entries = [each for each in found if not each.get("is_spare")]
         unready = [each for each in entries if each["state"] != _BOUND]
         if unready:
             raise nova_exception.InternalError(

@@ -119,6 +119,8 @@ class AcceleratorEntry(TypedDict):
         entries of :func:`os_acc.recorded`.
     :ivar function_id: the UUID of the function of an FPGA region that it reaches;
         absent if none was requested.
+    :ivar is_spare: True if it serves no request of the instance, since another device
+        has taken its place, or keeps it: the guest does not wait for it. Else absent.
     :ivar created_at: when the consumer got the accelerator, by the host's clock: ISO
         8601 with microseconds and zone (UTC). A confirmation, a :func:`os_acc.rekey`
         and the replacement of the device keep it; :func:`os_acc.held_seconds`
@@ -130,6 +132,7 @@ class AcceleratorEntry(TypedDict):
     vfio_driver: NotRequired[str]
     vfio_cdev: NotRequired[str]
     function_id: NotRequired[str]
+    is_spare: NotRequired[bool]
     uuid: str
     state: str
     attach_handle_type: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -19,7 +20,9 @@ from nova.conf import CONF
 
 from os_acc import exception
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.objects.lease import LeaseState
 from os_acc.scheduling.accel_keys import DEVICE_PROFILE
+from os_acc.testing import instance, request, uuid_of
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
 from tests.functional.nova.cloud import FIRST, ONE, SECOND
@@ -206,6 +209,29 @@ def test_a_failed_release_does_not_stop_the_deletion(cloud, server, number):
     cloud.nova.forget_guests(FIRST)
     cloud.nova.reconcile(FIRST)
     cloud.check_free()
+
+
+@clouds.two_groups
+def test_a_guest_starts_beside_a_device_that_was_replaced(cloud, server, number):
+    node = cloud.nodes[FIRST]
+    held = cloud.check_held(server["id"], number)
+    free = next(gpu for gpu in node.gpus if gpu not in held)
+    (provider,) = (
+        each
+        for each in node.manager.providers()
+        if free in [str(handle.address) for handle in each.device.handles]
+    )
+    node.manager.plug(instance(7), *request(provider))
+    (other,) = node.leases()[uuid_of(7)]
+    node.bench.kernel.hold(free)
+    spare = dataclasses.replace(
+        other, consumer=server["id"], state=LeaseState.RELEASING, is_spare=True
+    )
+    node.manager.store.replace([spare])
+    cloud.nova.reboot(server)
+    assert cloud.nova.is_running(FIRST, server)
+    assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
+    node.bench.kernel.let_go(free)
 
 
 # -- os_acc cannot serve -------------------------------------------------------

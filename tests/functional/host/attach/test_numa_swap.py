@@ -254,5 +254,6 @@ def test_a_guest_does_not_wait_for_a_device_that_cannot_be_released(host):
     assert new.state is LeaseState.HELD
     shown = host.manager.attached(instance(1))[uuid_of(1)]
     assert len({each["uuid"] for each in shown}) == 2
+    assert {each["pci_id"] for each in shown if each.get("is_spare")} == {FAR}
     (capacity,) = host.manager.catalog.snapshots.newest()
     assert {(each.total, each.reserved) for each in capacity.units.values()} == {(4, 1)}
