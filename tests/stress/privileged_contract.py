@@ -363,7 +363,7 @@ FORGET = EntryPoint(
     ),
     lambda arguments: [(place,) for place in arguments[0]],
     _nothing,
-    locks=False,
+    skips_missing=True,
 )
 CLAIMED = EntryPoint(
     claims.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()

@@ -54,6 +54,7 @@ class EntryPoint:
     :ivar writes: returns the attributes that it may write for such a function,
         and the texts, if the function is present with this identity.
     :ivar locks: whether it leaves the locks of its functions behind.
+    :ivar skips_missing: whether it locks functions although others are missing.
     :ivar before: makes the helper's own files for functions without which a call is
         refused.
     """
@@ -64,6 +65,7 @@ class EntryPoint:
     named: Callable[[Arguments], list[Arguments]]
     writes: Callable[[Card, Arguments, Arguments], Writes]
     locks: bool = True
+    skips_missing: bool = False
     before: Callable[[list[Card], Arguments], None] | None = None
 
     def make_ready(self, host: Host, arguments: Arguments) -> None:
@@ -104,7 +106,9 @@ class EntryPoint:
         if not self.locks or not self.takes(*arguments):
             return []
         found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
-        return [] if None in found else [card for card in found if card is not None]
+        if None in found and not self.skips_missing:
+            return []
+        return [card for card in found if card is not None]
 
     def permitted(self, host: Host, arguments: Arguments) -> Writes:
         """Return every permitted write of a call: path below the root, and text."""
