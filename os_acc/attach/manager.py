@@ -145,7 +145,7 @@ class Manager:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._attach(instance, selection, request, deadline)
-        return [serialize.accelerator(lease, self.cdev) for lease in leases]
+        return [self._entry(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
@@ -260,7 +260,12 @@ class Manager:
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         consumer = None if instance_info is None else instance_uuid(instance_info)
-        return serialize.by_consumer(self.store.leases(consumer), self.cdev)
+        return serialize.by_consumer(self.store.leases(consumer), self._entry)
+
+    def _entry(self, lease: Lease) -> AcceleratorEntry:
+        # The lease of an adopted device names none.
+        provider = lease.provider or self.catalog.snapshots.provider_of(lease.address)
+        return serialize.accelerator(lease, self.cdev, provider)
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
         """Scan the host; return the devices that it offers now."""

@@ -45,10 +45,13 @@ _STATES: Final[Mapping[LeaseState, str]] = {
 }
 
 
-def accelerator(lease: Lease, cdev: Cdev = lambda _name: None) -> AcceleratorEntry:
+def accelerator(
+    lease: Lease, cdev: Cdev = lambda _name: None, provider: str = ""
+) -> AcceleratorEntry:
     """Return the accelerator of a lease, as plug returns it.
 
     :param cdev: returns ``vfio_cdev`` of a function or a mediated device, by its name.
+    :param provider: its resource provider, if the lease may not name it.
     """
     is_guests = lease.is_the_guests
     is_mdev = lease.slot is not None and is_guests
@@ -58,7 +61,7 @@ def accelerator(lease: Lease, cdev: Cdev = lambda _name: None) -> AcceleratorEnt
         "attach_handle_type": "MDEV" if is_mdev else _TYPES[lease.wanted.attach_target],
         "attach_handle_uuid": lease.request_uuid if lease.slot is None else lease.uuid,
         "attach_handle_info": _handle_info(lease),
-        "device_rp_uuid": lease.provider,
+        "device_rp_uuid": provider or lease.provider,
         "instance_uuid": lease.consumer,
         "request_group": lease.group,
         "numa_node": lease.handle.numa_node,
@@ -105,19 +108,19 @@ def _handle_info(lease: Lease) -> AttachHandleInfo:
 
 
 def by_consumer(
-    leases: Iterable[Lease], cdev: Cdev = lambda _name: None
+    leases: Iterable[Lease], entry: Callable[[Lease], AcceleratorEntry] = accelerator
 ) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 
     A device that is being erased has none.
 
-    :param cdev: see :func:`accelerator`.
+    :param entry: returns the accelerator of a lease.
     """
     found: dict[str, list[AcceleratorEntry]] = {}
     for lease in leases:
         if lease.erasure:
             continue
-        found.setdefault(lease.consumer, []).append(accelerator(lease, cdev))
+        found.setdefault(lease.consumer, []).append(entry(lease))
     return found
 
 

@@ -90,6 +90,11 @@ class Snapshots:
         """Return the providers of the last scan, and what leases have taken."""
         return self._offered[1], self._recorded[1].taken
 
+    def provider_of(self, address: DeviceAddress) -> str:
+        """Return the UUID of the provider of a device in the last scan, or ''."""
+        offering = (e.uuid for e in self._offered[1] if address in functions_of([e]))
+        return next(offering, "")
+
     def functions(self) -> tuple[frozenset[PciAddress], frozenset[PciAddress]]:
         """Return the functions of free devices, and those of leased ones.
 

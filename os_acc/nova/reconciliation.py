@@ -173,6 +173,9 @@ class LeaseReconciler:
         is_elsewhere = server == consumer and self._is_elsewhere(instance)
         if is_allocated and not is_elsewhere and (instance or not has_failed):
             return missing
+        if not all(each["device_rp_uuid"] for each in entries):
+            # An adopted device that is not offered now may have an allocation.
+            return missing
         if any(os_acc.held_seconds(entry) < age for entry in entries):
             return missing
         if not self._has_left(instance, consumer, server, entries):
@@ -242,8 +245,9 @@ class LeaseReconciler:
 
 
 def _outside(entries: Sequence[AcceleratorEntry], providers: set[str]) -> set[str]:
-    """Return the uuids of the accelerators of other providers."""
-    return {each["uuid"] for each in entries if each["device_rp_uuid"] not in providers}
+    """Return the uuids of the accelerators of other, known providers."""
+    known = {"", *providers}
+    return {each["uuid"] for each in entries if each["device_rp_uuid"] not in known}
 
 
 def _server_of(context: Any, consumer: str) -> tuple[str, bool]:

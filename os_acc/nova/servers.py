@@ -204,7 +204,8 @@ class ServerAccelerators:
             return
         wanted = conversion.accelerator_amounts(owned)
         own, its = (_units(self._entries(each)) for each in (server, migration))
-        if not wanted or (own and own != wanted != its):
+        # The provider of an adopted device that is not offered now is unknown.
+        if not wanted or "" in own | its or (own and own != wanted != its):
             return
         node = self._node.ready()
         # The guest may run with the new devices.

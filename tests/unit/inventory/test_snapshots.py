@@ -176,3 +176,11 @@ def test_what_was_seen_says_whether_leased_devices_are_there(fresh):
     assert found.offers([lease("", ONE)])
     assert not found.offers([lease("", ONE), lease("", TWO)])
     assert not found.offers([lease("", handle(1, functions=2))])
+
+
+def test_a_device_has_the_provider_that_the_last_scan_offers_it_with():
+    found = snapshots.Snapshots(never)
+    assert found.provider_of(ONE.address) == ""
+    found.note(1, RecordedState(), [BEFORE])
+    assert found.provider_of(ONE.address) == BEFORE.uuid
+    assert found.provider_of(TWO.address) == ""

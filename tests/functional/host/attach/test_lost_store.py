@@ -217,9 +217,11 @@ def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
 @pytest.mark.parametrize(("address", "target"), [KINDS[0], KINDS[3]])
 def test_it_is_adopted_with_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
-    host.plug(1, address, attach_target=target)
+    (plugged,) = host.plug(1, address, attach_target=target)
     lose(host)
     lease = adopt(host, address)
+    (entry,) = host.manager.attached(instance(1))[uuid_of(1)]
+    assert entry["device_rp_uuid"] == plugged["device_rp_uuid"]
     assert record.read(at(address)).lease == lease.uuid
     assert host.plugged(1) == [address]
     assert host.unplug(1) == 1
