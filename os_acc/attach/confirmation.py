@@ -84,9 +84,10 @@ class Confirmer:
             for lease in held
             if lease.provider
         }
-        return matching.match_groups(
-            request, selection, self._catalog.ours, recorded=recorded
-        )
+        # An allocation keeps the class that the operator has replaced meanwhile.
+        then = {at: name for (_group, name), at in recorded.items()}
+        ours = {**self._catalog.ours, **then}
+        return matching.match_groups(request, selection, ours, recorded=recorded)
 
     def recorded(
         self,

@@ -354,10 +354,10 @@ class Manager:
                 return self._confirmer.confirm(instance, policies, held, deadline)
             # 3. Scan the host. Another process may have recorded providers since.
             inventory = self.catalog.look(deadline, read)
-            confirmed = bool(held) and self._confirmer.match(held, request, selection)
-            if not confirmed:
-                # Held leases may serve a profile that cannot be read at present.
-                matching.check_promise(request, selection, self.catalog.ours)
+            # Held leases may serve a profile that cannot be read at present.
+            if held and self._confirmer.match(held, request, selection):
+                return self._confirmer.confirm(instance, policies, held, deadline)
+            matching.check_promise(request, selection, self.catalog.ours)
             # 4. Match the groups to providers.
             traits = self.catalog.trait_view(
                 inventory, request, selection, self.publisher, deadline
@@ -365,8 +365,6 @@ class Manager:
             allocations = matching.match_groups(
                 request, selection, self.catalog.ours, traits
             )
-            if confirmed:
-                return self._confirmer.confirm(instance, policies, held, deadline)
             if held:
                 raise exception.Conflict(
                     f"instance {instance.uuid} already holds accelerators of another "

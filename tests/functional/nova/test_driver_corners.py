@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 from unittest import mock
@@ -86,6 +87,21 @@ def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
     cloud.check_attached(server, number)
     cloud.nova.rebuild(server, OTHER_IMAGE)
     cloud.check_attached(server, number)
+
+
+@clouds.two_groups
+def test_a_rebuild_keeps_accelerators_of_a_former_resource_class(cloud, server, number):
+    node = cloud.nodes[FIRST]
+    held = cloud.check_held(server["id"], number)
+    specs = [json.loads(each) for each in node.device_spec()]
+    changed = [json.dumps({**each, "resource_class": "CUSTOM_NEW"}) for each in specs]
+    with mock.patch.object(node, "device_spec", return_value=changed):
+        node.restart()
+        cloud.nova.restart_compute_service(FIRST)
+        cloud.nova.update_inventory()
+        cloud.nova.rebuild(server, OTHER_IMAGE)
+    cloud.check_attached(server, number)
+    assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
 
 
 # -- two operations on one server ----------------------------------------------

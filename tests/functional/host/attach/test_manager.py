@@ -55,6 +55,21 @@ def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one)
     assert first.plug(instance(1), selected, specs) == entries
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_allocation_of_a_former_resource_class_confirms_a_lease(make_bench, mapped):
+    """In a rebuild, after the operator has changed the class of a device in use."""
+    spec = '{{"address": "0000:17:00.*", "resource_class": "{}"}}'
+    bench = make_bench(device_spec=[spec.format("CUSTOM_OLD")])
+    selected, specs = request(bench.provider(GPU))
+    if not mapped:
+        del selected["mappings"]
+    entries = bench.manager.plug(instance(1), selected, specs)
+    manager = bench.restart(device_spec=[spec.format("CUSTOM_NEW")])
+    assert manager.plug(instance(1), selected, specs) == entries
+    with pytest.raises(exception.InvalidAllocation):
+        manager.plug(instance(2), selected, specs)
+
+
 def test_one_provider_is_enough(bench):
     provider = bench.provider(FPGA)
     (entry,) = bench.manager.plug(
