@@ -354,6 +354,7 @@ def withdraw_providers(
     *,
     node_name: str | None = None,
     config: cfg.ConfigOpts | None = None,
+    added: Mapping[str, Collection[str]] | None = None,
 ) -> int:
     """Reserve all units of os_acc's providers in Nova's provider tree.
 
@@ -371,6 +372,9 @@ def withdraw_providers(
     :param nodename: the name of the compute node in the tree.
     :param node_name: as :func:`initialize` got it.
     :param config: as :func:`initialize` got it; only ``[os_acc] node_name`` is read.
+    :param added: the resource classes that Nova's ``provider.yaml`` adds to a provider,
+        by its UUID or name. They are removed from the tree: Nova adds them later, and
+        its whole update fails if they are there.
     :returns: the number of os_acc's providers in the tree.
     :raises InvalidInput: an argument has the wrong type, or the tree has no such
         compute node.
@@ -380,7 +384,7 @@ def withdraw_providers(
     from os_acc.placement import provider_tree as trees
 
     title = conf.node_name(service.checked_config(config), node_name)
-    return trees.withdraw(provider_tree, nodename, title)
+    return trees.withdraw(provider_tree, nodename, title, added or {})
 
 
 def sync_placement() -> SyncReport:

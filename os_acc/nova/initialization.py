@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from nova.compute import provider_config
+from nova.conf import CONF
 from nova.pci import whitelist
 from oslo_config import cfg
 from oslo_log import log
@@ -54,6 +56,15 @@ class DeferredNode:
         self._node: os_acc.Node | None = None
         self._failure: exception.OsAccError | None = None
         self._ended = threading.Event()
+        # Nova has read these files as well, and reads them again at its next start.
+        files = provider_config.get_provider_configs(
+            CONF.compute.provider_config_location
+        )
+        self._added = {
+            provider: frozenset[str]().union(*each["inventories"]["additional"])
+            for provider, each in files.items()
+            if each.get("inventories", {}).get("additional")
+        }
 
     def start(self) -> None:
         """Initialize the node; repeat in a thread if os_acc cannot serve now.
@@ -159,7 +170,11 @@ class DeferredNode:
             self._node.update_provider_tree(provider_tree, nodename, unallocated)
         else:
             os_acc.withdraw_providers(
-                provider_tree, nodename, node_name=self._name, config=self._config
+                provider_tree,
+                nodename,
+                node_name=self._name,
+                config=self._config,
+                added=self._added,
             )
 
 

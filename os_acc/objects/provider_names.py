@@ -226,6 +226,12 @@ def is_ours(node_name: str, name: str, provider_uuid: str) -> bool:
     return name.startswith(_begin(node_name)) and uuid_of(name) == provider_uuid
 
 
+def is_card(node_name: str, name: str, provider_uuid: str) -> bool:
+    """Return whether it is the provider of a card with regions."""
+    begin = of_card(node_name, "")
+    return name.startswith(begin) and is_ours(node_name, name, provider_uuid)
+
+
 def _begin(node_name: str) -> str:
     return f"{node_name}_accel_"
 

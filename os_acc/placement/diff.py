@@ -192,7 +192,7 @@ class _Planning:
         contents = [step for each in present for step in self._contents(each)]
         wanted = {each.uuid for each in self._goal.wanted}
         leaving = self._goal.ours(self._tree.nodes) - wanted - {self._tree.root.uuid}
-        withdrawals = list(self._withdrawals(leaving))
+        withdrawals = [*self._withdrawals(leaving), *self._emptied_cards()]
         return ChangePlan(
             (*makes, *places, *contents, *withdrawals, *self._deletes()),
             tuple(self._refused),
@@ -365,6 +365,14 @@ class _Planning:
                     inventories = self._left(have, ours, have.inventories)
                     yield from self._set(uuid, name, have.traits, inventories)
             left -= leaves
+
+    def _emptied_cards(self) -> Iterator[Step]:
+        """Remove the inventories of cards, none of which is ours, from Nova's tree."""
+        if self._tree.shows_owners:
+            return
+        for uuid, node in sorted(self._tree.nodes.items()):
+            if provider_names.is_card(self._goal.node_name, node.name, uuid):
+                yield from self._set(uuid, node.name, self._have(uuid).traits, {})
 
     def _is_free(self, uuid: str, have: ProviderContents) -> bool:
         return (

@@ -170,12 +170,15 @@ def _carry_out(step: Step, tree: ProviderTree) -> None:
             tree.update_inventory(step.uuid, inventory)
 
 
-def withdraw(tree: object, nodename: object, node_name: str) -> int:
+def withdraw(
+    tree: object, nodename: object, node_name: str, added: Mapping[str, Collection[str]]
+) -> int:
     """Reserve all units of a node's providers; return the number of providers.
 
     They are recognized by name and UUID alone; see :func:`os_acc.withdraw_providers`.
 
     :param node_name: the prefix of our providers' names.
+    :param added: see :func:`os_acc.withdraw_providers`.
     :raises InvalidInput: as :meth:`TreeWriter.write` raises it.
     """
     tree, _nodename = _checked(tree, nodename)
@@ -185,9 +188,15 @@ def withdraw(tree: object, nodename: object, node_name: str) -> int:
         if not provider_names.is_ours(node_name, found.name, uuid):
             continue
         count += 1
-        inventory = {name: withdrawn(each) for name, each in found.inventory.items()}
+        novas = {*added.get(uuid, ()), *added.get(found.name, ())}
+        inventory = {
+            name: withdrawn(each)
+            for name, each in found.inventory.items()
+            if name not in novas
+        }
         if inventory != found.inventory:
             tree.update_inventory(uuid, inventory)
+        if any(each != found.inventory[name] for name, each in inventory.items()):
             LOG.warning(
                 "os_acc does not serve node %s: all units of provider %s are reserved",
                 node_name,

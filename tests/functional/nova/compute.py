@@ -16,6 +16,7 @@ from nova.compute import resource_tracker
 from nova.scheduler.client import report
 from nova.tests.functional import fixtures as functional_fixtures
 from nova.virt import fake
+from oslo_utils import uuidutils
 
 NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
 PROJECT = "20000000-9999-4999-8999-999999999999"
@@ -45,12 +46,13 @@ class _Driver(fake.FakeDriver):  # type: ignore[misc]
 class Nova(test.TestCase):  # type: ignore[misc]
     """A compute node with nova-compute's own client of Placement.
 
-    :ivar config: the directory of nova-compute's provider configuration.
+    :ivar update: what its virt driver calls, from the next start on.
+    :param config: the directory of nova-compute's provider configuration.
     """
 
     def __init__(self, update: Update, config: Path) -> None:
         super().__init__()
-        self._update = update
+        self.update = update
         self._provider_config = config
 
     def setUp(self) -> None:
@@ -67,7 +69,7 @@ class Nova(test.TestCase):  # type: ignore[misc]
     def start(self) -> None:
         """Start nova-compute without earlier state, and publish."""
         driver = _Driver(None)
-        driver.update = self._update
+        driver.update = self.update
         driver.init_host(NODE)
         self._tracker = resource_tracker.ResourceTracker(
             NODE, driver, report.SchedulerReportClient()
@@ -79,18 +81,23 @@ class Nova(test.TestCase):  # type: ignore[misc]
         node = objects.ComputeNode(uuid=NODE_UUID, hypervisor_hostname=NODE)
         self._tracker._update_to_placement(context.get_admin_context(), node, startup)
 
-    def configure(self, provider: str, classes: Mapping[str, int]) -> None:
-        """Add classes to a provider with a provider.yaml, from the next start on."""
-        additional = [{name: _record(total)} for name, total in classes.items()]
-        content = {
-            "meta": {"schema_version": "1.0"},
-            "providers": [
-                {
-                    "identification": {"uuid": provider},
-                    "inventories": {"additional": additional},
-                }
-            ],
-        }
+    def configure(self, classes: Mapping[str, Mapping[str, int]]) -> None:
+        """Add classes to providers with a provider.yaml, from the next start on.
+
+        :param classes: by the UUID or the name of the provider.
+        """
+        providers = [
+            {
+                "identification": {
+                    "uuid" if uuidutils.is_uuid_like(provider) else "name": provider
+                },
+                "inventories": {
+                    "additional": [{name: _record(n)} for name, n in added.items()]
+                },
+            }
+            for provider, added in classes.items()
+        ]
+        content = {"meta": {"schema_version": "1.0"}, "providers": providers}
         (self._provider_config / "provider.yaml").write_text(yaml.safe_dump(content))
 
     # -- contents of Placement ----------------------------------------------------

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from os_acc.nova import initialization
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.nova import FakeProviderTree
 from tests.functional.nova import compute, nova_cases
@@ -146,11 +148,36 @@ def test_a_trait_of_an_operator_s_on_ours_stays(bench, nova):
 
 def test_a_provider_yaml_adds_a_class_to_one_of_ours(bench, nova):
     gpu = bench.provider(GPU)
-    nova.configure(gpu.uuid, {"CUSTOM_MORE": 7})
+    nova.configure({gpu.uuid: {"CUSTOM_MORE": 7}})
     for _ in range(2):
         nova.start()
         nova.cycle()
         assert nova.units(gpu.uuid) == {GRAPHICS: (1, 0), "CUSTOM_MORE": (7, 0)}
+
+
+def test_a_provider_yaml_may_name_a_card(bench, nova):
+    card = bench.provider(REGIONS[0]).card
+    nova.configure({card.uuid: {"CUSTOM_MORE": 7}})
+    # In the end os_acc does not offer the card.
+    for named in (NAMED, NAMED[1:]):
+        bench.restart(device_spec=named)
+        for _ in range(2):
+            nova.start()
+            nova.cycle()
+            assert nova.units(card.uuid) == {"CUSTOM_MORE": (7, 0)}
+
+
+def test_a_provider_yaml_adds_a_class_while_os_acc_cannot_serve(bench, nova):
+    gpu, card = bench.provider(GPU), bench.provider(REGIONS[0]).card
+    nova.configure({gpu.uuid: {"CUSTOM_MORE": 7}, card.name: {"CUSTOM_SLOT": 1}})
+    nova.start()
+    node = initialization.DeferredNode(NODE, mock.Mock(), 1.0, bench.config())
+    nova.update = lambda tree, name: node.update_provider_tree(tree, name, ())
+    for _ in range(2):
+        nova.start()
+        nova.cycle()
+        assert nova.units(gpu.uuid) == {GRAPHICS: (1, 1), "CUSTOM_MORE": (7, 0)}
+        assert nova.units(card.uuid) == {"CUSTOM_SLOT": (1, 0)}
 
 
 # -- allocations -----------------------------------------------------------------

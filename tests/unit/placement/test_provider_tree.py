@@ -11,6 +11,7 @@ from concurrent import futures
 import pytest
 
 from os_acc import exception
+from os_acc.objects import provider_names
 from os_acc.objects.device import CardProvider
 from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement import published
@@ -272,6 +273,16 @@ def test_the_regions_of_a_card_are_below_it(nova, writer):
     found = nova.known.data(CARD_ABOVE.uuid)
     assert (found.inventory, found.traits) == ({}, set())
     assert nova.cycle(writes(writer, region(1), region(2), capacity(3))) == set()
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_no_class_stays_on_a_card(nova, writer, is_offered):
+    """Nova adds those of its provider.yaml later, and fails if they are there."""
+    card = CardProvider(provider_names.uuid_of(CARD_ABOVE.name), CARD_ABOVE.name)
+    nova.known.new_child(card.name, NODE, uuid=card.uuid)
+    nova.known.update_inventory(card.uuid, {"CUSTOM_Z": {"total": 2, "reserved": 0}})
+    nova.cycle(writes(writer, *([region(1, card)] if is_offered else [])))
+    assert nova.units(card.uuid) == {}
 
 
 def test_a_region_from_before_there_were_cards_stays_where_it_is(nova, writer):

@@ -87,6 +87,19 @@ def test_a_class_that_others_added_is_reserved_as_well(nova, failed, bench):
     assert set(nova.units(uuid).values()) == {(1, 1)}
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_class_that_nova_adds_is_removed(nova, failed, bench, by_name):
+    gpu = bench.provider(GPU)
+    ((name, record),) = nova.known.data(gpu.uuid).inventory.items()
+    for uuid in nova.ours().values():
+        classes = nova.known.data(uuid).inventory | {"CUSTOM_Z": {**record}}
+        nova.known.update_inventory(uuid, classes)
+    added = {gpu.name if by_name else gpu.uuid: ["CUSTOM_Z"]}
+    withdraw(nova, failed, added=added)
+    assert nova.units(gpu.uuid) == {name: (1, 1)}
+    assert nova.units(bench.provider(FPGA).uuid)["CUSTOM_Z"] == (1, 1)
+
+
 def test_providers_of_another_node_stay(nova, failed, bench):
     other = bench.config(node_name=None)
     assert withdraw(nova, other, node_name="node2") == (0, set())
