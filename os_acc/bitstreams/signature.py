@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import errno
 import hashlib
 import os
 import stat
@@ -45,6 +46,8 @@ _PIECE: Final = 2**20
 _LARGEST: Final = 2**20
 # Authorities between a signer and a root, to end at a cycle.
 _DEEPEST: Final = 5
+# Linux follows 40 links to a file.
+_MOST_LINKS: Final = 40
 # NIST SP 800-57: shorter keys must not be used for signatures.
 _SHORTEST_KEY: Final = 2048
 
@@ -192,8 +195,8 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
     :param certificate_id: canonical UUID; the file is ``<id>.pem``.
     :raises ImageRefused: it does not exist, is not valid now, is not for
         signatures, or its issuer is not trusted.
-    :raises InvalidConfiguration: the directory or the file is unreadable, or the
-        directory is world-writable.
+    :raises InvalidConfiguration: the directory or the file is unreadable, or any user
+        could replace the file.
     """
     _check_writers(directory)
     path = os.path.join(directory, f"{certificate_id}.pem")
@@ -320,6 +323,12 @@ def _names(directory: str) -> list[str]:
 
 def _load(path: str) -> list[x509.Certificate]:
     with open(path, "rb") as file:
+        modes = [os.fstat(file.fileno()).st_mode]
+        while os.path.islink(path) and len(modes) <= _MOST_LINKS:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+            modes.append(os.stat(os.path.dirname(path)).st_mode)
+        if any(mode & stat.S_IWOTH for mode in modes):
+            raise PermissionError(errno.EPERM, "any user could replace it")
         found = x509.load_pem_x509_certificates(file.read(_LARGEST))
     for certificate in found:
         # These properties parse lazily: errors are to occur here.

@@ -379,6 +379,38 @@ def test_a_directory_that_everybody_can_write_to_is_not_believed(store):
     )
 
 
+UNSAFE = {
+    "file": lambda place, _elsewhere: place.chmod(0o666),
+    "link": lambda place, elsewhere: place.rename(elsewhere),
+    "link to a link": lambda place, elsewhere: elsewhere.symlink_to(
+        place.rename(place.parent.parent / "safe.pem")
+    ),
+}
+
+
+@pytest.mark.parametrize("expose", UNSAFE.values(), ids=UNSAFE)
+@pytest.mark.parametrize("is_signer", [True, False])
+def test_a_certificate_that_everybody_can_replace_is_not_believed(
+    store, tmp_path, expose, is_signer
+):
+    store.put(certificate(key("RSA-PSS"), issuer=None if is_signer else ROOT))
+    if not is_signer:
+        store.put(
+            certificate(ROOT[1], subject="root", extensions=(authority(),)), "root"
+        )
+    place = store.path / f"{CERTIFICATE_ID if is_signer else 'root'}.pem"
+    store.verify(signed_image())
+    (tmp_path / "tmp").mkdir()
+    elsewhere = tmp_path / "tmp" / "certificate.pem"
+    expose(place, elsewhere)
+    if not place.exists():
+        place.symlink_to(elsewhere)
+        store.verify(signed_image())
+        elsewhere.parent.chmod(0o1777)
+    kind = exception.InvalidConfiguration if is_signer else exception.ImageRefused
+    store.refuses(kind, signed_image())
+
+
 def test_a_directory_that_cannot_be_listed_is_the_operators_mistake(store, monkeypatch):
     # The issuer is an authority that would have to be looked up.
     private = key("RSA-PSS")
