@@ -36,6 +36,7 @@ from os_acc.objects.region import (
     functions_held,
 )
 from os_acc.plugins import base
+from os_acc.store.errors import AlreadyLeased
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
@@ -79,6 +80,7 @@ class Programmer:
         :raises RegionUnusable: a guest has the region, with other contents, or a
             rebuild of its guest has yet to program it.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
+        :raises AlreadyLeased: another plug has leased a device meanwhile.
         """
         if all(
             each.region is None and each.wanted.bitstream_request is None
@@ -175,6 +177,10 @@ class Programmer:
         deadline: float,
     ) -> tuple[Sequence[Lease], Sequence[ProgrammingJob]]:
         recorded = self._store.until(deadline).recorded_state()
+        members = {address for lease in planned for address in lease.members}
+        for address in recorded.leased & members:
+            # The region of a guest's card cannot be read.
+            raise AlreadyLeased(f"{address} is claimed by another lease")
         unverified = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
         regions: dict[str, Region] = {}
         coming: dict[str, Region] = {}

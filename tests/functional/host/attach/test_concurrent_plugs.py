@@ -4,9 +4,13 @@
 
 from concurrent import futures
 
+import pytest
+
 from os_acc import exception
+from os_acc.attach import region_images
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, request
+from tests.unit import fpga
 
 GPU, NIC = "0000:17:00.0", "0000:3b:00.0"
 FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
@@ -72,3 +76,23 @@ def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
     assert len(taken) == 3
     assert entry["pci_id"] in taken
     assert all(each.state is LeaseState.HELD for each in mine.store.leases())
+
+
+@pytest.mark.parametrize("function", [None, fpga.GZIP])
+def test_the_loser_of_an_fpga_card_learns_that_none_is_free(
+    fpgas, monkeypatch, function
+):
+    """The card, which is the guest's by then, shows no region."""
+    fpga.upload(fpgas)
+    provider = fpgas.provider(fpga.CARD)
+    real, rivals = region_images.requirements, iter([2])
+
+    def after_a_rival(*arguments):
+        for number in rivals:
+            fpgas.plug(number, fpga.CARD)
+        return real(*arguments)
+
+    monkeypatch.setattr(region_images, "requirements", after_a_rival)
+    with pytest.raises(exception.NoDeviceAvailable, match=provider.name):
+        fpgas.plug(1, fpga.CARD, **({"function_id": function} if function else {}))
+    assert fpgas.plugged(2) == [fpga.CARD]
