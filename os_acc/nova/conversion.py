@@ -119,6 +119,19 @@ def check_encryption(
         )
 
 
+def check_one_service(instance: Any) -> None:
+    """Check that a flavor is either Cyborg's or of os_acc.
+
+    :raises InvalidExtraSpec: it has a device profile of Cyborg and groups of os_acc.
+    """
+    if accel_keys.DEVICE_PROFILE in instance.flavor.extra_specs:
+        raise exception.InvalidExtraSpec(
+            f"{accel_keys.DEVICE_PROFILE} of the flavor is Cyborg's, and its resource "
+            "groups request accelerators of os_acc",
+            hint="use one of both in a flavor",
+        )
+
+
 def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:
     """Return the units of each provider that may be of accelerators."""
     return Counter(

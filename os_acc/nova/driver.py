@@ -87,7 +87,7 @@ class LibvirtDriver(MigratingDriver):
         self._check_claims()
         self._allocations = ServerAllocations(lambda: self.virtapi.reportclient)
         self._servers = servers.ServerAccelerators(
-            self._node, self._allocations, settings.iommufd
+            self._node, self._allocations, self._guest_definition, settings.iommufd
         )
         self._reconciler = reconciliation.LeaseReconciler(
             self._node, self._allocations, self._guest_definition, host
@@ -174,7 +174,8 @@ class LibvirtDriver(MigratingDriver):
         servers.check_image(instance)
         info = conversion.instance_info(instance, image_meta, network_info)
         restarts = self._restarts.has(context, instance)
-        with self._with_devices(context, instance, info, allocations, restarts):
+        asked = context, instance, info, allocations
+        with self._with_devices(*asked, restarts=restarts, arrives=not restarts):
             first = (context, instance, image_meta, injected_files, admin_password)
             super().spawn(*first, allocations, network_info, *args, **kwargs)
 
@@ -193,7 +194,9 @@ class LibvirtDriver(MigratingDriver):
     ) -> None:
         """Attach the accelerators that the destination of a resize has allocated."""
         info = conversion.instance_info(instance, image_meta, network_info)
-        with self._with_devices(context, instance, info, allocations, restarts=True):
+        asked = context, instance, info, allocations
+        arrives = migration.source_compute != migration.dest_compute
+        with self._with_devices(*asked, restarts=True, arrives=arrives):
             first = (context, migration, instance, disk_info, network_info, image_meta)
             last = (resize_instance, allocations, *args)
             super().finish_migration(*first, *last, **kwargs)
@@ -205,12 +208,10 @@ class LibvirtDriver(MigratingDriver):
         instance: Any,
         info: InstanceDict,
         allocations: Any,
-        restarts: bool,
+        **kwargs: bool,
     ) -> Iterator[None]:
         """Attach accelerators; release new ones if the block fails."""
-        is_new = self._servers.attach(
-            context, instance, info, allocations, restarts=restarts
-        )
+        is_new = self._servers.attach(context, instance, info, allocations, **kwargs)
         self._restarts.end()
         try:
             self._servers.mark_snapshots(instance)
@@ -480,6 +481,11 @@ class LibvirtDriver(MigratingDriver):
     def confirm_migration(
         self, context: Any, migration: Any, instance: Any, network_info: Any
     ) -> None:
-        """Return the accelerators that the migration has kept to the host."""
-        super().confirm_migration(context, migration, instance, network_info)
-        self._servers.release(instance, migration.uuid)
+        """Return the accelerators that the migration has kept to the host.
+
+        If this fails, Nova deletes the allocation of the migration nevertheless.
+        """
+        try:
+            super().confirm_migration(context, migration, instance, network_info)
+        finally:
+            self._servers.release(instance, migration.uuid)

@@ -24,7 +24,8 @@ If an answer is missing, the lease and the reservation stay until the next round
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import oslo_messaging
@@ -42,7 +43,7 @@ from os_acc.nova import conversion
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
-from os_acc.nova.servers import migrations
+from os_acc.nova.moves import BOUND, migrations, units
 from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)
@@ -127,7 +128,7 @@ class LeaseReconciler:
             if all(entry["state"] == _QUARANTINED for entry in entries):
                 continue
             try:
-                unallocated |= self._compared(context, consumer, entries, age)
+                unallocated |= self._compared(context, consumer, held, age)
             except exception.ServiceUnavailable as error:
                 LOG.warning(
                     "leases are not compared until Placement answers: %s", error
@@ -144,7 +145,7 @@ class LeaseReconciler:
         self,
         context: Any,
         consumer: str,
-        entries: Sequence[AcceleratorEntry],
+        held: Mapping[str, Sequence[AcceleratorEntry]],
         age: float,
     ) -> set[str]:
         """Release the leases of a consumer that has left.
@@ -153,16 +154,20 @@ class LeaseReconciler:
             a migration of its server has an allocation.
         :raises ServiceUnavailable: Placement does not answer.
         """
+        entries = held[consumer]
         server, has_failed = _server_of(context, consumer)
         if server in self._allocations.restoring:
             return set()
         allocated = self._allocated(context, {consumer, server})
-        missing = _outside(entries, allocated)
+        # After a resize on one host, the server has leases of the same providers.
+        used = units(held.get(server, ()) if server != consumer else ())
+        missing = _outside(entries, allocated - used)
         instance = _instance(context, server)
         if missing and instance is not None:
             # A migration that has not ended has the allocation of its source.
-            kept = self._allocated(context, migrations(context, instance))
-            missing = _outside(entries, allocated | kept)
+            others = {each.uuid for each in migrations(context, instance)}
+            kept = self._allocated(context, others - {consumer})
+            missing = _outside(entries, allocated + kept - used)
         if not missing and not has_failed and not self._is_elsewhere(instance):
             return missing
         if instance is not None and instance.task_state is not None:
@@ -179,6 +184,10 @@ class LeaseReconciler:
         if any(os_acc.held_seconds(entry) < age for entry in entries):
             return missing
         if not self._has_left(instance, consumer, server, entries):
+            return missing
+        # The server may have come back meanwhile, and got these leases again.
+        now = self._allocated(context, {consumer, server})
+        if now != allocated or _place(_instance(context, server)) != _place(instance):
             return missing
         released = self._node.ready().unplug({"uuid": consumer})
         LOG.warning(
@@ -201,10 +210,13 @@ class LeaseReconciler:
             )
         return set()
 
-    def _allocated(self, context: Any, consumers: Iterable[str]) -> set[str]:
-        """Return the providers that any of the consumers has an allocation of."""
-        each_of = (self._allocations.of(context, each) for each in consumers)
-        return {provider for found in each_of for provider in found}
+    def _allocated(self, context: Any, consumers: Iterable[str]) -> Counter[str]:
+        """Return the units that the consumers have allocations of, by provider."""
+        found: Counter[str] = Counter()
+        for each in consumers:
+            for provider, amounts in self._allocations.of(context, each).items():
+                found[provider] += sum(amounts["resources"].values())
+        return found
 
     def _is_elsewhere(self, instance: Any) -> bool:
         """Return whether a server is on another host, and in no task.
@@ -244,10 +256,22 @@ class LeaseReconciler:
         )
 
 
-def _outside(entries: Sequence[AcceleratorEntry], providers: set[str]) -> set[str]:
-    """Return the uuids of the accelerators of other, known providers."""
-    known = {"", *providers}
-    return {each["uuid"] for each in entries if each["device_rp_uuid"] not in known}
+def _outside(entries: Sequence[AcceleratorEntry], allocated: Counter[str]) -> set[str]:
+    """Return the uuids of the accelerators that exceed these units of a provider."""
+    left, found = allocated.copy(), set()
+    known = [each for each in entries if each["device_rp_uuid"]]
+    # Those that are not ready are the first to be without an allocation.
+    for each in sorted(known, key=lambda each: each["state"] != BOUND):
+        left[each["device_rp_uuid"]] -= 1
+        if left[each["device_rp_uuid"]] < 0:
+            found.add(each["uuid"])
+    return found
+
+
+def _place(instance: Any) -> tuple[Any, ...] | None:
+    if instance is None:
+        return None
+    return instance.host, instance.vm_state, instance.task_state
 
 
 def _server_of(context: Any, consumer: str) -> tuple[str, bool]:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
@@ -32,17 +31,14 @@ from oslo_utils import strutils
 
 from os_acc import exception
 from os_acc.conf import DriverSettings
-from os_acc.nova import conversion
+from os_acc.nova import conversion, moves
 from os_acc.nova.allocations import ServerAllocations
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
-from os_acc.scheduling.accel_keys import DEVICE_PROFILE
 
 LOG = log.getLogger(__name__)
 
-#: The state of an accelerator that is ready for its guest.
-_BOUND: Final = "Bound"
 #: Nova copies keys with this prefix from the image, and to snapshots of the server.
 _SNAPSHOT_OF: Final = "image_os_acc_server"
 #: The owner of a snapshot declares with it that the image depends on no accelerator.
@@ -54,14 +50,20 @@ class ServerAccelerators:
 
     :param node: the node's handle.
     :param allocations: of servers and migrations, in Placement.
+    :param guest_devices: as for :class:`.reconciliation.LeaseReconciler`.
     :param iommufd: whether guests get PCI functions through iommufd.
     """
 
     def __init__(
-        self, node: DeferredNode, allocations: ServerAllocations, iommufd: bool
+        self,
+        node: DeferredNode,
+        allocations: ServerAllocations,
+        guest_devices: Callable[[str], tuple[GuestDevices, bool] | None],
+        iommufd: bool,
     ) -> None:
         self._node = node
         self._allocations = allocations
+        self._guest_devices = guest_devices
         self._iommufd = iommufd
 
     # -- a guest that is created here ------------------------------------------
@@ -74,11 +76,13 @@ class ServerAccelerators:
         allocations: Mapping[str, Any] | None,
         *,
         restarts: bool = False,
+        arrives: bool = False,
     ) -> bool:
         """Attach the allocated accelerators; return whether they are new.
 
         :param allocations: by the UUID of the provider; None or empty: unknown.
         :param restarts: the server exists, as in a rebuild: another host is no choice.
+        :param arrives: the server had no guest here: its other leases are left over.
         :raises BuildAbortException: no host can serve the request.
         :raises ComputeResourcesUnavailable: another host may serve it.
         :raises InternalError: the server exists, and cannot be served.
@@ -93,10 +97,17 @@ class ServerAccelerators:
                 if not (self._node.attached(info) and self._confirm(instance, info)):
                     self._check_needs_none(instance)
                 return False
-            _check_one_service(instance)
+            conversion.check_one_service(instance)
             self._check_encryption(instance, allocations)
             is_new = not self._node.attached(info)
-            self._plug(instance.flavor, info, allocations)
+            try:
+                self._plug(instance.flavor, info, allocations)
+            except exception.Conflict:
+                if is_new or not arrives:
+                    raise
+                self.release(instance)
+                self._plug(instance.flavor, info, allocations)
+                return True
             return is_new
 
     def _check_encryption(
@@ -139,8 +150,8 @@ class ServerAccelerators:
             return
         with _converted(instance, restarts=True):
             held = self._node.attached()
-            moved = migrations(context, instance)
-            kept = [each for each in moved if _units(held.get(each, ()))]
+            moved = moves.migrations(context, instance)
+            kept = [each for each in moved if moves.units(held.get(each.uuid, ()))]
             if instance.uuid in held and not kept and self._confirm(instance, info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
@@ -150,13 +161,13 @@ class ServerAccelerators:
                 if self._node.owns_any({provider: each})
             }
             for migration in kept:
-                self._settle(context, instance.uuid, migration, owned)
+                self._settle(context, instance, migration, owned)
             if kept and self._node.attached(info) and self._confirm(instance, info):
                 return
             if not owned:
                 self._check_needs_none(instance)
                 return
-            _check_one_service(instance)
+            conversion.check_one_service(instance)
             self._check_encryption(instance, owned)
             flavor = conversion.allocated_flavor(instance, owned)
             self._plug(flavor, info, allocations)
@@ -189,30 +200,47 @@ class ServerAccelerators:
             )
 
     def _settle(
-        self, context: Any, server: str, migration: str, owned: Mapping[str, Any]
+        self, context: Any, instance: Any, migration: Any, owned: Mapping[str, Any]
     ) -> None:
-        """Keep those leases of a server and its failed migration that are allocated.
+        """Keep those leases of a server and its ended migration that are allocated.
 
         Nova returns the allocation of a failed migration without a call of the driver,
         or keeps that of the new flavor. A migration that has an allocation is still
-        undecided. After a resize on one host, both have leases here; the devices of the
-        migration are those that the guest has had, with its data.
+        undecided, unless the server is here and has none of either. After a resize on
+        one host, both have leases here.
 
         :param owned: the allocation of the server on our providers.
+        :raises Conflict: the guest runs with devices that are to be released.
         """
-        if self._allocations.of(context, migration):
+        entries = self._entries(instance.uuid), self._entries(migration.uuid)
+        own, its = map(moves.units, entries)
+        if self._allocations.of(context, migration.uuid):
+            # Nova's rollback of a move that a restart has interrupted, which it does
+            # not repeat.
+            if migration.source_compute == instance.host and not owned and not own:
+                self.take_back(instance, migration)
             return
         wanted = conversion.accelerator_amounts(owned)
-        own, its = (_units(self._entries(each)) for each in (server, migration))
         # The provider of an adopted device that is not offered now is unknown.
         if not wanted or "" in own | its or (own and own != wanted != its):
             return
-        node = self._node.ready()
-        # The guest may run with the new devices.
-        with contextlib.suppress(exception.DeviceInUse):
-            node.unplug({"uuid": server if its == wanted else migration})
-            if its == wanted:
-                node.rekey(migration, server)
+        defined, runs = self._guest_devices(instance.uuid) or (GuestDevices(), False)
+        both = [GuestDevices.of_entries(each) for each in entries]
+        has_moved = own == wanted and moves.has_moved(
+            instance, migration, defined, *both
+        )
+        if its != wanted or has_moved:
+            self.release(instance, migration.uuid)
+            return
+        if runs and defined & both[0]:
+            raise exception.Conflict(
+                f"the guest of instance {instance.uuid} runs with accelerators of a "
+                "resize that has failed",
+                reason=exception.ConflictReason.CONSUMER,
+                hint="stop the server: it starts with those that it had before",
+            )
+        self._node.ready().unplug({"uuid": instance.uuid})
+        self._node.ready().rekey(migration.uuid, instance.uuid)
 
     def guest_devices(self, instance: Any) -> GuestDevices:
         """Return the devices that the guest of a server gets.
@@ -259,9 +287,8 @@ class ServerAccelerators:
         if not conversion.may_request_accelerators(instance.flavor):
             return []
         with _converted(instance, restarts=True):
-            found = self._entries(instance.uuid)
-        entries = [each for each in found if not each.get("is_spare")]
-        unready = [each for each in entries if each["state"] != _BOUND]
+            entries = [e for e in self._entries(instance.uuid) if not e.get("is_spare")]
+        unready = [each for each in entries if each["state"] != moves.BOUND]
         if unready:
             raise nova_exception.InternalError(
                 f"instance {instance.uuid} has an accelerator in state "
@@ -296,8 +323,8 @@ class ServerAccelerators:
 
     def release_migrations(self, context: Any, instance: Any) -> None:
         """Return the accelerators that any migration of a server holds here."""
-        for migration in migrations(context, instance):
-            self.release(instance, migration)
+        for migration in moves.migrations(context, instance):
+            self.release(instance, migration.uuid)
 
     def check_ready(self, instance: Any) -> None:
         """Check that os_acc serves, before Nova ends a guest or moves its disks.
@@ -471,30 +498,3 @@ def check_image(instance: Any) -> None:
             "the property os_acc_golden or the option [os_acc_driver] golden_images "
             "does not permit that",
         )
-
-
-def _check_one_service(instance: Any) -> None:
-    """Check that a flavor is either Cyborg's or of os_acc.
-
-    :raises InvalidExtraSpec: it has a device profile of Cyborg and groups of os_acc.
-    """
-    if DEVICE_PROFILE in instance.flavor.extra_specs:
-        raise exception.InvalidExtraSpec(
-            f"{DEVICE_PROFILE} of the flavor is Cyborg's, and its resource "
-            "groups request accelerators of os_acc",
-            hint="use one of both in a flavor",
-        )
-
-
-def _units(entries: Iterable[AcceleratorEntry]) -> Counter[str]:
-    """Return the number of accelerators that are ready, by provider."""
-    return Counter(
-        each["device_rp_uuid"] for each in entries if each["state"] == _BOUND
-    )
-
-
-def migrations(context: Any, instance: Any) -> list[str]:
-    """Return the UUIDs of the migrations of a server."""
-    filters = {"instance_uuid": instance.uuid}
-    found = objects.MigrationList.get_by_filters(context, filters)
-    return [migration.uuid for migration in found]

@@ -14,7 +14,7 @@ from nova import context
 from os_acc.nova.reconciliation import LeaseReconciler
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -157,3 +157,51 @@ def test_an_unforeseen_error_does_not_end_the_rounds(cloud):
     with mock.patch.object(another, "run_once", run_once):
         another._run()
     assert rounds.call_count == 3
+
+
+# -- a lease that an evacuated server has left -----------------------------------------
+
+
+def leave_lease(pair: Cloud, server: dict[str, Any]) -> None:
+    """Evacuate a server; its first host starts, and cannot release the lease."""
+    pair.nova.stop_host(FIRST)
+    pair.nova.evacuate(server)
+    with pair.nodes[FIRST].unavailable():
+        pair.nova.start_host(FIRST)
+    assert pair.nova.driver(FIRST)._node._attempt()
+    pair.nova.update_inventory()
+    assert server["id"] in pair.nodes[FIRST].leases()
+
+
+def test_a_server_that_comes_back_with_another_flavor_gets_new_leases(pair):
+    server = pair.nova.create(ONE, host=FIRST)
+    leave_lease(pair, server)
+    pair.nova.resize(server, TWO)
+    pair.nova.confirm(server)
+    # Nova keeps the allocation on the host that was down.
+    assert len(pair.nodes[FIRST].leases()[server["id"]]) == 2
+    assert len(pair.nova.hostdevs(FIRST, server)) == 2
+    assert pair.nova.is_running(FIRST, server)
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_server_that_comes_back_during_a_round_keeps_its_lease(pair):
+    server = pair.nova.create(ONE, host=FIRST)
+    leave_lease(pair, server)
+    reconciler = pair.nova.driver(FIRST)._reconciler
+    ask, asked = reconciler._guest_devices, []
+
+    def come_back(consumer: str) -> Any:
+        found = ask(consumer)
+        if not asked:
+            asked.append(consumer)
+            pair.nova.migrate(server)
+        return found
+
+    with mock.patch.object(reconciler, "_guest_devices", come_back):
+        pair.nova.reconcile(FIRST)
+    assert asked == [server["id"]]
+    assert pair.nova.is_running(FIRST, server)
+    (lease,) = pair.nodes[FIRST].leases()[server["id"]]
+    assert lease.state.value == "held"
+    assert pair.nova.hostdevs(FIRST, server) == [str(lease.address)]

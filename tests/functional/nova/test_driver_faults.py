@@ -330,6 +330,26 @@ def test_a_resize_that_a_restart_interrupts_is_rolled_back(pair, server, number)
 
 
 @pytest.mark.usefixtures("immediately")
+def test_a_resize_that_a_restart_without_the_helper_interrupts_can_be_repaired(
+    pair, server, number
+):
+    """Nova rolls it back when it starts, and does not repeat that."""
+    name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
+    with mock.patch(name, side_effect=Killed):
+        pair.nova.begin_migration(server)
+        pair.nova.wait_for_end(server, "migrate", "compute_resize_instance")
+    gpus = pair.check_held(pair.nova.migration(server), number)
+    pair.nova.interrupt(server)
+    with pair.nodes[FIRST].unavailable():
+        pair.nova.restart_compute_service(FIRST)
+    assert pair.nova.driver(FIRST)._node._attempt()
+    pair.nova.reconcile(FIRST)
+    pair.nova.reboot_in_error(server)
+    assert list(pair.nodes[FIRST].leases()) == [server["id"]]
+    assert sorted(pair.nova.hostdevs(FIRST, server)) == gpus
+
+
+@pytest.mark.usefixtures("immediately")
 def test_a_resize_on_one_host_that_a_restart_interrupts_is_rolled_back(
     cloud, specs, number
 ):

@@ -251,6 +251,82 @@ def test_after_a_late_failure_of_a_resize_on_one_host_the_allocation_decides(
     assert cloud.nodes[FIRST].leases() == {}
 
 
+@pytest.mark.parametrize(
+    ("step", "start"),
+    [
+        (_LIBVIRT + "driver.LibvirtDriver.confirm_migration", "reboot"),
+        ("nova.network.neutron.API.setup_networks_on_host", "reboot"),
+        ("nova.network.neutron.API.setup_networks_on_host", "rescue"),
+        ("os_acc.node.Node.unplug", "reboot"),
+    ],
+)
+def test_after_a_failed_confirmation_on_one_host_the_guest_keeps_its_devices(
+    cloud, server, step, start
+):
+    """Nova deletes the migration's allocation; both have leases of one provider."""
+    (new,) = fail_to_confirm(cloud, server, step)
+    # The device is in use by the guest.
+    cloud.nodes[FIRST].bench.kernel.hold(new)
+    if start == "rescue":
+        cloud.nova.rescue(server)
+        cloud.nova.unrescue(server)
+    else:
+        cloud.nova.reboot(server)
+    assert cloud.check_attached(server, FIRST) == [new]
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+
+
+def test_a_unit_of_a_failed_confirmation_on_one_host_is_not_offered(cloud, server):
+    cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
+    fail_to_confirm(cloud, server, "nova.network.neutron.API.setup_networks_on_host")
+    cloud.nova.reconcile(FIRST)
+    cloud.nova.update_inventory()
+    (provider,) = cloud.nodes[FIRST].providers
+    assert cloud.nova.reserved(provider) == 1
+    cloud.nova.reboot(server)
+    cloud.nova.reconcile(FIRST)
+    cloud.nova.update_inventory()
+    assert cloud.nova.reserved(provider) == 0
+
+
+def fail_to_confirm(cloud: MdevCloud, server: dict[str, Any], step: str) -> list[str]:
+    """Let a step of the confirmation of a resize fail; return the guest's devices."""
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    cloud.nova.resize(server, ONE)
+    devices: list[str] = cloud.check_attached(server, FIRST)
+    with mock.patch(step, side_effect=exception.HelperUnavailable("no answer")):
+        cloud.nova.api.post_server_action(server["id"], {"confirmResize": None})
+        cloud.nova.wait_for_end(server, "confirmResize", "compute_confirm_resize")
+    assert cloud.nova.allocations(cloud.nova.migration(server)) == {}
+    cloud.nova.reset_state(server)
+    return devices
+
+
+def test_a_guest_of_a_failed_resize_on_one_host_that_runs_keeps_all_leases(
+    cloud, server
+):
+    """It starts with the devices that have its data when it has been stopped."""
+    old = cloud.check_attached(server, FIRST)
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    name = _LIBVIRT + "driver.LibvirtDriver._wait_for_running"
+    with mock.patch(name, side_effect=OSError("no answer")):
+        cloud.nova.fail_to_resize(server, ONE)
+    (new,) = cloud.nova.mdevs(FIRST, server)
+    cloud.nova.reset_state(server)
+    hard = {"reboot": {"type": "HARD"}}
+    cloud.nova.api.post_server_action(server["id"], hard)
+    cloud.nova.wait_for_end(server, "reboot", "compute_reboot_instance")
+    found = cloud.nodes[FIRST].leases()
+    assert [(each.uuid, each.state.value) for each in found[server["id"]]] == [
+        (new, "held")
+    ]
+    cloud.nova.reset_state(server)
+    cloud.nova.stop(server)
+    cloud.nova.start(server)
+    assert cloud.check_attached(server, FIRST) == old != [new]
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+
+
 def test_an_unrescued_guest_has_no_unit_that_was_given_back(cloud):
     server = cloud.nova.create(TWO, host=FIRST)
     cloud.nova.flags(allow_resize_to_same_host=True)
