@@ -34,7 +34,7 @@ from os_acc.objects.lease import (
     PriorBinding,
     latest,
 )
-from os_acc.objects.pci import PciAddress, pf_of_part, physfns
+from os_acc.objects.pci import PciAddress, lasting_ids, pf_of_part, physfns
 from os_acc.objects.request_group import AttachTarget
 from os_acc.plugins.base import PluginBase
 from os_acc.privsep import record
@@ -191,11 +191,10 @@ class Eraser:
             else ()
         )
         lease = dataclasses.replace(lease, peers=equal)
-        own = {(each.identity.drive, each.identity.vendor) for each in lease.prior}
+        own = {each.identity.key for each in lease.prior}
         for other in self._store.until(deadline).leases():
             for each in other.prior if other.uuid != lease.uuid else ():
-                key = each.identity.drive, each.identity.vendor
-                if each.identity.drive and key in own:
+                if each.identity.drive and each.identity.key in own:
                     raise exception.DeviceInUse(
                         f"{lease.address} is the device of lease {other.uuid}, which "
                         f"was {other.address}",
@@ -443,16 +442,14 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
     if not old:
         return lease
     functions = pci.scan(root).functions
-    there = {
-        (each.identity.drive, each.identity.vendor): each for each in functions.values()
-    }
+    there = {each.identity.key: each for each in functions.values()}
     for serial, place in places.items():
         if isinstance(place, PciAddress) and (function := functions.get(place)):
-            there[serial, function.identity.vendor] = function
+            there[serial, lasting_ids(function.identity.numbers, serial)] = function
     found = {
         each.address: now
         for each in old
-        if (now := there.get((each.identity.drive, each.identity.vendor))) is not None
+        if (now := there.get(each.identity.key)) is not None
         and (now.address, now.identity.numbers) != (each.address, each.identity.numbers)
     }
     now = found.get(lease.address) if isinstance(lease.address, PciAddress) else None

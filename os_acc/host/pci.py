@@ -204,10 +204,10 @@ def twins(
         now = numbers.get(old.address)
         if now is not None and not now.drive and now.may_be(old.identity):
             numbers[old.address] = old.identity
-    found = defaultdict[tuple[str, int], list[PciAddress]](list)
+    found = defaultdict[tuple[str, tuple[int, ...]], list[PciAddress]](list)
     for address, identity in numbers.items():
         if identity.drive:
-            found[identity.drive, identity.vendor].append(address)
+            found[identity.key].append(address)
     several = [each for each in found.values() if len(each) > 1]
     return {at: each[at == each[0]] for each in several for at in each}
 

@@ -147,14 +147,17 @@ def _note_fabrics(root: str, uses: Uses) -> None:
 
     The controllers and their disks are below no function.
     """
-    ports: dict[int, PciAddress | None] = {}
     for port in class_devices(root, "sys/class/fc_host"):
-        if name := read_text(path := f"{port.path}/port_name"):
-            ports[number(name, path)] = port.owner
-    for device in class_devices(root, "sys/class/nvme") if ports else ():
-        if found := _FC_PORT.search(read_text(f"{device.path}/address") or ""):
-            sentence = f"NVMe controller {device.name} is connected through it"
-            uses.note(ports.get(int(found[1], 16)), device.name, str, sentence)
+        uses.note(port.owner, port.name, _fabrics_use, root, f"{port.path}/port_name")
+
+
+def _fabrics_use(root: str, path: str) -> str | None:
+    name = read_text(path)
+    for device in class_devices(root, "sys/class/nvme") if name else ():
+        found = _FC_PORT.search(read_text(f"{device.path}/address") or "")
+        if name and found and int(found[1], 16) == number(name, path):
+            return f"NVMe controller {device.name} is connected through it"
+    return None
 
 
 class _Busy:

@@ -35,6 +35,9 @@ CHIPSET = frozenset({0x0600, 0x0601})
 #: Methods that work while a function is alone on its bus. The kernel lists them when it
 #: finds a function: that of slot 0 of a card comes before the others of the card.
 BUS_RESETS = frozenset({"bus", "cxl_bus"})
+# A Device Serial Number, as serial_number_show() in drivers/pci/pci-sysfs.c prints it:
+# it is longer than the number of a drive.
+_OF_CARD = re.compile(r"(?:[0-9a-f]{2}-){7}[0-9a-f]{2}", re.ASCII)
 _HINT = "use the form 0000:3b:02.1"
 # A serial number is part of the name of a provider, which Placement limits to 200.
 _LONGEST_SERIAL = 64
@@ -171,19 +174,23 @@ class PciIdentity:
         """Return whether both may belong to one device.
 
         An unreadable serial number matches any: whether it can be read depends on
-        the kernel and on the reader's privileges. An update of its firmware may change
-        the ids of a drive, but for the vendor.
+        the kernel and on the reader's privileges.
         """
         serials, drives = {self.serial, other.serial}, {self.drive, other.drive}
         is_same = len(serials - {""}) < 2 and len(drives - {""}) < 2
-        is_known = self.drive and other.drive and self.vendor == other.vendor
-        return is_same and (bool(is_known) or self.numbers == other.numbers)
+        is_known = bool(self.drive) and self.key == other.key
+        return is_same and (is_known or self.numbers == other.numbers)
 
     def completed(self, other: Self) -> Self:
         """Return it with the serial numbers of another one that it does not show."""
         return dataclasses.replace(
             self, serial=self.serial or other.serial, drive=self.drive or other.drive
         )
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        """Its name among numbered devices; of a drive also after an update."""
+        return self.drive, lasting_ids(self.numbers, self.drive)
 
     @property
     def number(self) -> str:
@@ -200,6 +207,16 @@ class PciIdentity:
             self.subsystem_product,
             self.revision,
         )
+
+
+def lasting_ids(numbers: tuple[int, ...], serial: str) -> tuple[int, ...]:
+    """Return the ids of a device with a serial number that its firmware cannot change.
+
+    Of a drive, its vendor; several cards of a vendor may have one Device Serial Number.
+
+    :param numbers: all ids, the vendor first.
+    """
+    return numbers if _OF_CARD.match(serial) else numbers[:1]
 
 
 def part_of_device(serial: str, address: PciAddress, physfn: PciAddress | None) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,6 @@ from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
 _NVIDIA: Final = "proc/driver/nvidia/gpus"
-_OWN: Final = f"/{kernel.LOCKS}/"
 _CDEVS: Final = "/dev/vfio/devices/"
 #: d_path() in fs/d_path.c.
 _DELETED: Final = " (deleted)"
@@ -193,13 +193,12 @@ def _holds(directory: str, nodes: set[str]) -> bool:
     The helper's own ones, which erase a disk or keep it claimed, have a file of the
     helper open as well.
     """
-    targets = []
+    links = {}
     # The process ended, or is not accessible: the probe decides.
     with contextlib.suppress(OSError):
-        descriptors = os.listdir(directory)
-        for descriptor in descriptors:
+        for link in (os.path.join(directory, fd) for fd in os.listdir(directory)):
             with contextlib.suppress(OSError):
-                targets.append(os.readlink(os.path.join(directory, descriptor)))
+                links[link] = os.readlink(link)
     return any(
         target in nodes
         or (
@@ -207,8 +206,21 @@ def _holds(directory: str, nodes: set[str]) -> bool:
             and target.startswith(_CDEVS)
             and target.endswith(_DELETED)
         )
-        for target in targets
-    ) and not any(target.startswith(_OWN) for target in targets)
+        for target in links.values()
+    ) and not any(itertools.starmap(_is_own, links.items()))
+
+
+def _is_own(link: str, target: str) -> bool:
+    """Return whether a descriptor is of a file of the helper.
+
+    The path alone may be that of another mount namespace.
+    """
+    if not target.startswith(f"{kernel.current.path(kernel.LOCKS)}/"):
+        return False
+    try:
+        return os.path.samefile(link, target)
+    except OSError:
+        return False
 
 
 def _command(path: str) -> str:

@@ -370,9 +370,12 @@ class StateFile:
                 self._sync_directory()
 
     def _sync_directory(self) -> None:
-        fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
+        directory = os.path.dirname(self.path)
+        fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, directory) from error
         finally:
             os.close(fd)
 

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from os_acc import exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
-from os_acc.objects.pci import PciAddress, pf_of_part
+from os_acc.objects.pci import PciAddress, lasting_ids, pf_of_part
 from os_acc.privsep import kernel, pci_functions, privileged_conf, request
 from os_acc.privsep.kernel import COPIES, LOCKS, StateFile
 
@@ -182,10 +182,12 @@ def _parse(text: str) -> DeviceRecord:
 
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
-    """Return all copies, or those of the vendor of an identity."""
+    """Return all copies that count, or those of the vendor of an identity."""
+    return [] if privileged_conf.foreign_copies() else _read_copies(identity)
+
+
+def _read_copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     found: list[RecordCopy] = []
-    if privileged_conf.foreign_copies():
-        return found
     for name in kernel.current.names(COPIES):
         # A killed worker may leave a new file that has no name of its own yet.
         if (match := _COPY.fullmatch(name)) is None:
@@ -222,7 +224,7 @@ def copy_name(identity: tuple[int, ...], key: str) -> str:
 
 def serial_name(identity: tuple[int, ...], serial: str) -> str:
     """Return the part of the name of a copy that no update of a firmware changes."""
-    return copy_name(identity[:1], serial)
+    return copy_name(lasting_ids(identity, serial), serial)
 
 
 def copy_names(address: PciAddress) -> tuple[str, ...]:
@@ -334,7 +336,7 @@ def copies_of(address: DeviceAddress, lease: str) -> list[str]:
     """Return the names of the copies of a lease's records of a device."""
     own = [
         (each, each.record.address)
-        for each in copies()
+        for each in _read_copies()
         if each.record is not None and each.record.lease == lease
     ]
     if not own or not isinstance(address, PciAddress):

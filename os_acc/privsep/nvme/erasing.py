@@ -207,6 +207,9 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     """
     note = read_note(function, lease)
     if note.is_done:
+        if pci_functions.driver(function) == survey.DRIVER:
+            with survey.wait_for_queue(function).opened() as queue:
+                _check_disks(function, queue)
         return 1.0
     if note.failure:
         failure = note.failure
@@ -236,15 +239,20 @@ def _erase(note: EraseNote, methods: Sequence[EraseMethod]) -> float:
         #    The commands reach the surveyed controller, or none.
         with _on_driver(note), survey.wait_for_queue(function).opened() as queue:
             done = _erase_bound(note, queue, methods)
-            if done == 1.0 and (lack := survey.survey(function, queue).lack):
-                # Its next guest would lack a disk.
-                text = f"is erased, but {lack}"
-                raise OSError(errno.EOPNOTSUPP, text, "namespaces")
+            if done == 1.0:
+                _check_disks(function, queue)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
         note.update(is_done=True)
         disks.unmark(function)
     return done
+
+
+def _check_disks(function: PciAddress, queue: AdminQueue) -> None:
+    """Check that an erased drive has disks for its next guest."""
+    is_drive = survey.manager_of(function) is None
+    if is_drive and (lack := survey.survey(function, queue).lack):
+        raise OSError(errno.EOPNOTSUPP, f"is erased, but {lack}", "namespaces")
 
 
 def _is_blank_vf(function: PciAddress) -> bool:

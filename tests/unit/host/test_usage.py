@@ -331,22 +331,32 @@ def test_a_disk_that_rnbd_server_exports(sysfs, disk, node):
     assert str(use(sysfs, NVME)).startswith(f"{node} is open in an RNBD server")
 
 
-@pytest.mark.parametrize("port", ["0x10000010", "0X0000000010000010", "0x10000011"])
-def test_an_adapter_that_connects_a_controller_of_nvme_over_fibre_channel(sysfs, port):
-    function = sysfs.function(NVME, class_code=0x0C0400)
-    host = function / "host5/fc_host/host5"
+def connect_nvme_over_fibre_channel(sysfs, address: str, name: str, port: str) -> None:
+    """Have a function with a port of this name, and a controller through ``port``."""
+    host = sysfs.function(address, class_code=0x0C0400) / "host5/fc_host/host5"
     host.mkdir(parents=True)
-    (host / "port_name").write_text("0x10000010\n")
+    (host / "port_name").write_text(f"{name}\n")
     controller = Path(sysfs.root, "sys/devices/virtual/nvme-fabrics/ctl/nvme9")
     controller.mkdir(parents=True)
-    address = f"traddr=nn-0x20:pn-0x21,host_traddr=nn-0x22:pn-{port}\n"
-    (controller / "address").write_text(address)
-    for name, place in (("fc_host/host5", host), ("nvme/nvme9", controller)):
-        link = Path(sysfs.root, "sys/class", name)
+    text = f"traddr=nn-0x20:pn-0x21,host_traddr=nn-0x22:pn-{port}\n"
+    (controller / "address").write_text(text)
+    for device, place in (("fc_host/host5", host), ("nvme/nvme9", controller)):
+        link = Path(sysfs.root, "sys/class", device)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(place, link.parent))
+
+
+@pytest.mark.parametrize("port", ["0x10000010", "0X0000000010000010", "0x10000011"])
+def test_an_adapter_that_connects_a_controller_of_nvme_over_fibre_channel(sysfs, port):
+    connect_nvme_over_fibre_channel(sysfs, NVME, "0x10000010", port)
     used = "NVMe controller nvme9 is connected through it"
     assert use(sysfs, NVME) == (None if port.endswith("11") else used)
+
+
+def test_a_port_of_fibre_channel_without_a_number_hides_no_other_device(sysfs, disk):
+    connect_nvme_over_fibre_channel(sysfs, OTHER, "unknown", "0x10000011")
+    assert use(sysfs, NVME) is None
+    assert "port_name" in str(use(sysfs, OTHER))
 
 
 def test_cxl_memory_that_is_a_region_of_the_host(sysfs):

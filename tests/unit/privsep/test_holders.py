@@ -68,10 +68,15 @@ def test_the_users_of_a_drivers_node_are_named(bench):
 
 def test_the_helper_does_not_hold_what_it_keeps_claimed(bench):
     """Its workers have the lock of the device open, its keeper a FIFO."""
-    fds = open_in(bench.root, 7, "/dev/nvme1n1")
-    (fds / "4").symlink_to(f"/run/os_acc/claims/{DISK}")
-    open_in(bench.root, 8, "/dev/nvme1n1")
-    assert holders.holders((parts(DISK),)) == held_by((8, "dd"))
+    claim = Path(bench.root, "run/os_acc/claims", DISK)
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    (open_in(bench.root, 7, "/dev/nvme1n1") / "4").symlink_to(claim)
+    # Of another mount namespace: the path is that of no file of the helper.
+    other = open_in(bench.root, 8, "/dev/nvme1n1")
+    (other / "4").symlink_to(claim.with_name("other"))
+    open_in(bench.root, 9, "/dev/nvme1n1")
+    assert holders.holders((parts(DISK),)) == held_by((8, "dd"), (9, "dd"))
 
 
 def node_at(directory: Path, name: str) -> None:

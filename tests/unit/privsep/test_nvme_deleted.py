@@ -64,8 +64,9 @@ def test_a_drive_whose_guest_left_no_namespace_is_erased_and_kept(tmp_path):
     with kernel_with(tmp_path, spec).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
         kernel.advance_sanitize(DRIVE, 1.0)
-        with pytest.raises(OSError, match="is erased, but has no namespace attached"):
-            erasing.erase(DRIVE, LEASE, SANITIZE)
+        for _attempt in range(2):
+            with pytest.raises(OSError, match="is erased, but has no namespace"):
+                erasing.erase(DRIVE, LEASE, SANITIZE)
         queue = survey.wait_for_queue(DRIVE)
         assert "no namespace attached" in erasing.refusal(DRIVE, queue, SANITIZE)
 

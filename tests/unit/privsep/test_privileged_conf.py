@@ -289,6 +289,18 @@ def test_root_believes_no_record_that_another_user_may_have_written(
     assert take(NIC) != [Outcome.OK]
 
 
+def test_a_release_removes_a_copy_that_does_not_count(fake, write):
+    """It must not count again once the directory is root's."""
+    identity = pci_functions.identity(NIC)
+    own = record.present(NIC, identity, LEASE, record.FunctionUse.HOST)
+    record.write(dataclasses.replace(own, eraser="acme"))
+    copies = Path(fake.path(COPIES))
+    copies.chmod(0o777)
+    record.remove(NIC)
+    copies.chmod(0o700)
+    assert record.copies() == []
+
+
 def test_a_link_is_ignored(fake, write, tmp_path):
     path = write(named(UP))
     path.rename(tmp_path / "elsewhere")

@@ -141,6 +141,16 @@ def test_cards_that_are_put_back_are_those_of_their_guests(unnumbered):
             unnumbered.manager.plug(instance(number), None, None)
 
 
+def test_another_model_with_the_number_of_a_leased_card_is_served(make_host):
+    """Vendors' IP cores have one default number, whatever the card."""
+    host = make_host(7)
+    host.plug(1, IDLE)
+    card = host.kernel.hot_unplug(IDLE)
+    host.kernel.hot_plug(dataclasses.replace(card, address=FREE, product=0x5001))
+    restart(host)
+    host.plug(2, FREE)
+
+
 def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(make_host):
     host = make_host(7, 7, 7)
     host.plug(1, FIRST)

@@ -220,6 +220,28 @@ def test_a_plug_that_runs_out_leaves_nothing(bench, refuse):
     assert bench.manager.attached(instance(1))
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_drive_waits_for_room_for_the_directory_of_the_copies(
+    tmp_path, monkeypatch, number
+):
+    fsync = os.fsync
+
+    def refused(fd):
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(kernel.COPIES):
+            raise OSError(number, os.strerror(number))
+        return fsync(fd)
+
+    with host_with(tmp_path, NvmeSpec()) as host:
+        host.plug(2, DRIVE)
+        host.unplug(2)
+        with monkeypatch.context() as patches:
+            patches.setattr(os, "fsync", refused)
+            advance(host)
+        assert lease_of(host).state is not LeaseState.QUARANTINED
+        advance(host)
+        assert host.manager.store.leases() == ()
+
+
 @pytest.mark.parametrize("place", [kernel.COPIES, kernel.LOCKS])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_drive_waits_for_room_for_the_helpers_files(
