@@ -87,7 +87,7 @@ class LibvirtDriver(MigratingDriver):
         self._check_claims()
         self._allocations = ServerAllocations(lambda: self.virtapi.reportclient)
         self._servers = servers.ServerAccelerators(
-            self._node, self._allocations, self._guest_definition, settings.iommufd
+            self._node, self._allocations, self._kept_definition, settings.iommufd
         )
         self._reconciler = reconciliation.LeaseReconciler(
             self._node, self._allocations, self._guest_definition, host
@@ -132,6 +132,14 @@ class LibvirtDriver(MigratingDriver):
         except driver.libvirt.libvirtError as error:
             raise nova_exception.InternalError(f"libvirt: {error}") from error
         return None
+
+    def _kept_definition(self, server: str) -> tuple[GuestDevices, bool] | None:
+        """Return the same of the guest that a rescue has ended, if there is one."""
+        found = self._guest_definition(server)
+        saved = Path(CONF.instances_path, server, "unrescue.xml")
+        if found is None or not saved.exists():
+            return found
+        return GuestDevices.of_xml(saved.read_text()), False
 
     def update_provider_tree(
         self, provider_tree: Any, nodename: str, allocations: Any = None
@@ -321,9 +329,11 @@ class LibvirtDriver(MigratingDriver):
             servers.check_image(instance)
         else:
             self._servers.keep_allocation(context, instance)
+            self._servers.check_ready(instance)
             with servers.rolled_back():
                 servers.check_image(instance)
-            self._servers.check_ready(instance)
+                # After a failed move, a migration may have the server's data.
+                self._servers.settle(context, instance)
             self._restarts.mark(context, instance)
         super().rebuild(context, instance, *args, **kwargs)
 
@@ -481,11 +491,9 @@ class LibvirtDriver(MigratingDriver):
     def confirm_migration(
         self, context: Any, migration: Any, instance: Any, network_info: Any
     ) -> None:
-        """Return the accelerators that the migration has kept to the host.
-
-        If this fails, Nova deletes the allocation of the migration nevertheless.
-        """
+        """Return the accelerators that the migration has kept to the host."""
         try:
             super().confirm_migration(context, migration, instance, network_info)
         finally:
+            # Nova deletes the allocation of the migration also after an error.
             self._servers.release(instance, migration.uuid)

@@ -71,6 +71,13 @@ class GuestDevices:
         )
 
     @classmethod
+    def of_xml(cls, text: str) -> GuestDevices:
+        """Return the devices in a definition that Nova has saved."""
+        config = vconfig.LibvirtConfigGuest()
+        config.parse_str(text)
+        return cls.of_definition(config)
+
+    @classmethod
     def of_definition(cls, config: Any) -> GuestDevices:
         """Return the devices in a guest's definition, be they of os_acc or not.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nova import objects
 
+from os_acc import exception
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.objects.api import AcceleratorEntry
 
@@ -31,6 +32,34 @@ def migrations(context: Any, instance: Any) -> list[Any]:
 def units(entries: Iterable[AcceleratorEntry]) -> Counter[str]:
     """Return the number of accelerators that are ready, by provider."""
     return Counter(each["device_rp_uuid"] for each in entries if each["state"] == BOUND)
+
+
+def is_rollback_due(instance: Any, migration: Any, has_own: bool) -> bool:
+    """Return whether a server is to get the leases of a migration with an allocation.
+
+    Nova does not repeat the rollback of a move that a restart has interrupted, and does
+    none if a revert fails after the guest has ended.
+
+    :param has_own: whether the server has leases here.
+    """
+    is_decided = migration.status not in ("finished", "confirming", "reverting")
+    is_old = instance.flavor.id == migration.old_instance_type_id
+    is_source = migration.source_compute == instance.host
+    return is_source and is_decided and (is_old or not has_own)
+
+
+def check_stopped(instance: Any, runs: bool) -> None:
+    """Check that no guest has the devices of a server that are to be released.
+
+    :raises Conflict: it runs with them.
+    """
+    if runs:
+        raise exception.Conflict(
+            f"the guest of instance {instance.uuid} runs with accelerators of a resize "
+            "that has failed",
+            reason=exception.ConflictReason.CONSUMER,
+            hint="stop the server: it starts with those that it had before",
+        )
 
 
 def has_moved(

@@ -167,6 +167,8 @@ class LeaseReconciler:
             # A migration that has not ended has the allocation of its source.
             others = {each.uuid for each in migrations(context, instance)}
             kept = self._allocated(context, others - {consumer})
+            for other in others - {consumer}:
+                used += units(held.get(other, ()))
             missing = _outside(entries, allocated + kept - used)
         if not missing and not has_failed and not self._is_elsewhere(instance):
             return missing

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from nova import exception as nova_exception
@@ -111,7 +111,7 @@ class ServerAccelerators:
             return is_new
 
     def _check_encryption(
-        self, instance: Any, allocations: Container[str] = ()
+        self, instance: Any, allocations: Collection[str] = ()
     ) -> None:
         """Check that encrypted memory permits the devices of a server.
 
@@ -120,10 +120,8 @@ class ServerAccelerators:
         """
         if conversion.memory_encryption(instance):
             leased = {e["device_rp_uuid"] for e in self._entries(instance.uuid)}
-            found = self._node.ready().providers()
-            found = [
-                e for e in found if e["uuid"] in leased or e["uuid"] in allocations
-            ]
+            named = leased.union(allocations)
+            found = [e for e in self._node.ready().providers() if e["uuid"] in named]
             conversion.check_encryption(instance, found, iommufd=self._iommufd)
 
     def _plug(
@@ -148,29 +146,37 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
+        self.settle(context, instance)
         with _converted(instance, restarts=True):
-            held = self._node.attached()
-            moved = moves.migrations(context, instance)
-            kept = [each for each in moved if moves.units(held.get(each.uuid, ()))]
-            if instance.uuid in held and not kept and self._confirm(instance, info):
+            if self._node.attached(info) and self._confirm(instance, info):
                 return
             allocations = self._allocations.of(context, instance.uuid)
-            owned = {
-                provider: each
-                for provider, each in allocations.items()
-                if self._node.owns_any({provider: each})
-            }
-            for migration in kept:
-                self._settle(context, instance, migration, owned)
-            if kept and self._node.attached(info) and self._confirm(instance, info):
-                return
-            if not owned:
+            if not (owned := self._owned(allocations)):
                 self._check_needs_none(instance)
                 return
             conversion.check_one_service(instance)
             self._check_encryption(instance, owned)
             flavor = conversion.allocated_flavor(instance, owned)
             self._plug(flavor, info, allocations)
+
+    def settle(self, context: Any, instance: Any) -> None:
+        """Keep those leases of a server and of its migrations here that have its data.
+
+        :raises InternalError: os_acc cannot serve, or the guest has to be stopped.
+        """
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
+        with _converted(instance, restarts=True):
+            held = self._node.attached()
+            for migration in moves.migrations(context, instance):
+                if moves.units(held.get(migration.uuid, ())):
+                    owned = self._owned(self._allocations.of(context, instance.uuid))
+                    self._settle(context, instance, migration, owned)
+
+    def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those allocations that are of our providers."""
+        owns = self._node.owns_any
+        return {at: each for at, each in allocations.items() if owns({at: each})}
 
     def _confirm(self, instance: Any, info: InstanceDict) -> bool:
         """Confirm the leases; return False if all were about to be released."""
@@ -206,39 +212,33 @@ class ServerAccelerators:
 
         Nova returns the allocation of a failed migration without a call of the driver,
         or keeps that of the new flavor. A migration that has an allocation is still
-        undecided, unless the server is here and has none of either. After a resize on
-        one host, both have leases here.
+        undecided, unless its rollback has failed. After a resize on one host, both have
+        leases here.
 
         :param owned: the allocation of the server on our providers.
         :raises Conflict: the guest runs with devices that are to be released.
         """
         entries = self._entries(instance.uuid), self._entries(migration.uuid)
         own, its = map(moves.units, entries)
+        defined, runs = self._guest_devices(instance.uuid) or (GuestDevices(), False)
+        both = [GuestDevices.of_entries(each) for each in entries]
+        runs_with_own = runs and bool(defined & both[0])
         if self._allocations.of(context, migration.uuid):
-            # Nova's rollback of a move that a restart has interrupted, which it does
-            # not repeat.
-            if migration.source_compute == instance.host and not owned and not own:
+            if moves.is_rollback_due(instance, migration, bool(own)):
+                moves.check_stopped(instance, runs_with_own)
                 self.take_back(instance, migration)
             return
         wanted = conversion.accelerator_amounts(owned)
         # The provider of an adopted device that is not offered now is unknown.
         if not wanted or "" in own | its or (own and own != wanted != its):
             return
-        defined, runs = self._guest_devices(instance.uuid) or (GuestDevices(), False)
-        both = [GuestDevices.of_entries(each) for each in entries]
         has_moved = own == wanted and moves.has_moved(
             instance, migration, defined, *both
         )
         if its != wanted or has_moved:
             self.release(instance, migration.uuid)
             return
-        if runs and defined & both[0]:
-            raise exception.Conflict(
-                f"the guest of instance {instance.uuid} runs with accelerators of a "
-                "resize that has failed",
-                reason=exception.ConflictReason.CONSUMER,
-                hint="stop the server: it starts with those that it had before",
-            )
+        moves.check_stopped(instance, runs_with_own)
         self._node.ready().unplug({"uuid": instance.uuid})
         self._node.ready().rekey(migration.uuid, instance.uuid)
 

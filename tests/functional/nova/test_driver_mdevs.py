@@ -31,6 +31,7 @@ MDEV = "resources{}:CUSTOM_ACCELERATOR_MDEV"
 ONE = {MDEV.format(1): "1"}
 TWO = ONE | {MDEV.format(2): "1", "group_policy": "none"}
 _LIBVIRT = "nova.virt.libvirt."
+_MANAGER = "nova.compute.manager.ComputeManager."
 
 
 @pytest.fixture
@@ -208,9 +209,6 @@ def test_nova_compute_ends_if_nova_also_names_a_leased_mediated_device(cloud, se
         cloud.nova.restart_compute_service(FIRST)
 
 
-_MANAGER = "nova.compute.manager.ComputeManager."
-
-
 @pytest.mark.parametrize(
     ("before", "after", "step"),
     [
@@ -338,3 +336,102 @@ def test_an_unrescued_guest_has_no_unit_that_was_given_back(cloud):
     cloud.nova.rescue(server)
     cloud.nova.unrescue(server)
     cloud.check_attached(server, FIRST, 1)
+
+
+# -- after failed moves, the devices with the data stay ---------------------------
+
+
+@pytest.fixture
+def on_one_host(cloud: MdevCloud) -> MdevCloud:
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    return cloud
+
+
+@pytest.mark.parametrize("start", ["rescue", "reboot"])
+def test_a_guest_that_a_failed_resize_has_left_running_keeps_its_devices(
+    on_one_host, server, start
+):
+    nova = on_one_host.nova
+    name = f"{_MANAGER}_complete_volume_attachments"
+    with mock.patch(name, side_effect=OSError("no answer of cinder")):
+        nova.fail_to_resize(server, ONE)
+    new = nova.mdevs(FIRST, server)
+    nova.reset_state(server)
+    nova.reboot(server, hard=False)
+    if start == "rescue":
+        nova.rescue(server)
+        nova.unrescue(server)
+    else:
+        nova.reboot(server)
+    assert nova.mdevs(FIRST, server) == new
+
+
+def test_a_rebuild_keeps_the_devices_of_a_failed_resize(on_one_host, server):
+    nova, old = on_one_host.nova, on_one_host.check_attached(server, FIRST)
+    name = f"{_LIBVIRT}driver.LibvirtDriver.finish_migration"
+    with mock.patch(name, side_effect=OSError("no space left")):
+        nova.fail_to_resize(server, ONE)
+    nova.rebuild(server, OTHER_IMAGE)
+    assert nova.mdevs(FIRST, server) == old
+    nova.stop(server)
+    nova.start(server)
+    assert nova.mdevs(FIRST, server) == old
+
+
+def test_a_rebuild_keeps_the_devices_of_a_failed_migration(cloud, server):
+    cloud.start(SECOND)
+    old = cloud.check_attached(server, FIRST)
+    name = f"{_MANAGER}_terminate_volume_connections"
+    with mock.patch(name, side_effect=OSError("no answer")):
+        cloud.nova.fail_to_migrate(server)
+    cloud.nova.rebuild(server, OTHER_IMAGE)
+    cloud.nova.reboot(server)
+    assert cloud.nova.mdevs(FIRST, server) == old
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "event"),
+    [
+        (
+            f"{_MANAGER}_revert_allocation",
+            nova_exception.AllocationMoveFailed("409"),
+            "compute_finish_revert_resize",
+        ),
+        (
+            "nova.compute.rpcapi.ComputeAPI.finish_revert_resize",
+            OSError("no queue"),
+            "compute_revert_resize",
+        ),
+    ],
+    ids=["allocation", "rpc"],
+)
+def test_a_revert_that_fails_after_the_guest_has_ended_can_be_repaired(
+    on_one_host, server, step, error, event
+):
+    nova, old = on_one_host.nova, on_one_host.check_attached(server, FIRST)
+    nova.resize(server, ONE)
+    with mock.patch(step, side_effect=error):
+        nova.api.post_server_action(server["id"], {"revertResize": None})
+        nova.wait_for_end(server, "revertResize", event)
+    nova.reset_state(server)
+    nova.reboot(server)
+    assert nova.mdevs(FIRST, server) == old
+    # Nova says that the migration has leaked it.
+    nova.deallocate(nova.migration(server))
+    nova.reboot(server)
+    assert nova.mdevs(FIRST, server) == old
+
+
+def test_a_unit_of_a_failed_resize_is_reserved_beside_an_undecided_one(
+    on_one_host, server
+):
+    nova, (provider,) = on_one_host.nova, on_one_host.nodes[FIRST].providers
+    nova.flags(reconcile_age=0.0, group="os_acc_driver")
+    name = f"{_MANAGER}_complete_volume_attachments"
+    with mock.patch(name, side_effect=OSError("no answer of cinder")):
+        nova.fail_to_resize(server, ONE)
+    nova.reset_state(server)
+    nova.resize(server, ONE)
+    nova.reconcile(FIRST)
+    nova.update_inventory()
+    assert nova.reserved(provider) == 1
