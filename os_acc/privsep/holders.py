@@ -69,13 +69,22 @@ def holders(call: HoldersRequest) -> Holders:
         for address in call.addresses:
             nodes.update(_device_nodes(pci_functions.directory(address)))
             # Any other function without a driver may just be free.
-            if record.exists(address):
+            if _is_with_guest(address):
                 nodes.update(_leaving_nodes(pci_functions.directory(address)))
             nodes.update(_multipath_nodes(address))
             nodes.update(_nvidia_nodes(address))
         return _holders(nodes, map(pci_functions.group, call.addresses))
     except OSError as error:
         return (Outcome.UNSURE, error.errno or errno.EIO, ())
+
+
+def _is_with_guest(address: PciAddress) -> bool:
+    """Return whether a function is on record for a guest, and not given back yet."""
+    try:
+        found = record.read(address)
+    except record.RecordUnclear:
+        return True
+    return found is not None and found.use == record.FunctionUse.GUEST
 
 
 @request.entrypoint(privsep.inspect, MdevRequest)

@@ -2,6 +2,7 @@
 
 """The holders of a device are found, as far as possible."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import holders, kernel, pci_functions
+from os_acc.privsep import holders, kernel, pci_functions, record
 from os_acc.privsep.outcome import Outcome
 
 FPGA, DISK, GPU = "0000:5e:00.0", "0000:d9:00.0", "0000:17:00.0"
@@ -59,6 +60,19 @@ def test_a_guest_holds_it_whatever_the_driver_is(bench, target):
     if target:
         driver.symlink_to(target)
     assert holders.holders((parts(FPGA),)) == held_by((99, "qemu-kvm"))
+
+
+@pytest.mark.parametrize("use", record.FunctionUse)
+def test_a_deleted_node_may_be_of_a_function_that_was_not_given_back(bench, use):
+    """Another guest may have it, whose device was pulled out."""
+    bench.plug(1, FPGA)
+    Path(bench.root, "dev/iommu").touch()
+    Path(bench.root, f"sys/bus/pci/devices/{FPGA}/driver").unlink()
+    own = record.read(PciAddress.parse(FPGA))
+    record.write(dataclasses.replace(own, use=use))
+    open_in(bench.root, 7, "/dev/vfio/devices/vfio3 (deleted)")
+    held = held_by((7, "dd")) if use == record.FunctionUse.GUEST else FREE
+    assert holders.holders((parts(FPGA),)) == held
 
 
 def test_the_users_of_a_drivers_node_are_named(bench):
