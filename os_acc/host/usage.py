@@ -152,10 +152,11 @@ def _note_fabrics(root: str, uses: Uses) -> None:
 
 
 def _fabrics_use(root: str, path: str) -> str | None:
-    name = read_text(path)
-    for device in class_devices(root, "sys/class/nvme") if name else ():
+    if not (name := read_text(path)):
+        return None
+    for device in class_devices(root, "sys/class/nvme"):
         found = _FC_PORT.search(read_text(f"{device.path}/address") or "")
-        if name and found and int(found[1], 16) == number(name, path):
+        if found and int(found[1], 16) == number(name, path):
             return f"NVMe controller {device.name} is connected through it"
     return None
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from nova import exception as nova_exception
@@ -21,7 +20,6 @@ from nova import objects
 from nova.compute import task_states
 from nova.conf import CONF
 from nova.virt.libvirt import driver
-from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log
 from oslo_serialization import jsonutils
 
@@ -134,9 +132,9 @@ class LibvirtDriver(MigratingDriver):
         return None
 
     def _kept_definition(self, server: str) -> tuple[GuestDevices, bool] | None:
-        """Return the same of the guest that a rescue has ended, if there is one."""
+        """Return :meth:`_guest_definition`; in a rescue, the one that comes back."""
         found = self._guest_definition(server)
-        saved = Path(CONF.instances_path, server, "unrescue.xml")
+        saved = guest_devices.saved_definition(server)
         if found is None or not saved.exists():
             return found
         return GuestDevices.of_xml(saved.read_text()), False
@@ -344,7 +342,7 @@ class LibvirtDriver(MigratingDriver):
         may be another server's by now, and without those that the server got since.
         """
         self._renew(context, instance)
-        saved = Path(libvirt_utils.get_instance_path(instance), "unrescue.xml")
+        saved = guest_devices.saved_definition(instance.uuid)
         definition, devices = saved.read_text(), self._servers.guest_devices(instance)
         # The guest that rescues has Nova's devices, but not those of Cyborg.
         is_cyborgs = DEVICE_PROFILE in instance.flavor.extra_specs

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from nova import exception as nova_exception
+from nova.conf import CONF
 from nova.pci import utils as pci_utils
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import guest as libvirt_guest
@@ -199,3 +201,11 @@ def detach_functions(guest: Any, devices: GuestDevices) -> None:
     left = devices & GuestDevices.of_definition(guest.get_config())
     if left.addresses:
         raise nova_exception.PciDeviceDetachFailed(reason="timeout", dev=left)
+
+
+def saved_definition(server: str) -> Path:
+    """Return where Nova saves the definition that ``unrescue`` gives back to a guest.
+
+    :param server: its uuid.
+    """
+    return Path(CONF.instances_path, server, "unrescue.xml")

@@ -71,8 +71,8 @@ def has_moved(
 ) -> bool:
     """Return whether the data of a server are in its own devices, not a migration's.
 
-    The guest of a resize that fails may be defined with its own devices, and not have
-    run. A guest that rescues, or none, is defined with neither.
+    The guest of a resize that fails may be defined with the server's own devices, and
+    not have run. The definition may name neither: it is lost, or an earlier one.
 
     :param defined: the devices in the definition of the guest.
     :param own: those of the leases of the server; as many as those of the migration.
@@ -80,7 +80,7 @@ def has_moved(
     """
     is_elsewhere = migration.source_compute != migration.dest_compute
     if is_elsewhere or migration.status == "confirmed":
-        # The server has come back since, or the release has failed.
+        # The server has come back since, or its old leases could not be released.
         return True
     new = instance.new_flavor
     # Nova removes it if the resize is confirmed, also in vain, or reverted.

@@ -165,9 +165,9 @@ class LeaseReconciler:
         instance = _instance(context, server)
         if missing and instance is not None:
             # A migration that has not ended has the allocation of its source.
-            others = {each.uuid for each in migrations(context, instance)}
-            kept = self._allocated(context, others - {consumer})
-            for other in others - {consumer}:
+            others = {each.uuid for each in migrations(context, instance)} - {consumer}
+            kept = self._allocated(context, others)
+            for other in others:
                 used += units(held.get(other, ()))
             missing = _outside(entries, allocated + kept - used)
         if not missing and not has_failed and not self._is_elsewhere(instance):

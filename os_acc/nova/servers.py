@@ -50,7 +50,7 @@ class ServerAccelerators:
 
     :param node: the node's handle.
     :param allocations: of servers and migrations, in Placement.
-    :param guest_devices: as for :class:`.reconciliation.LeaseReconciler`.
+    :param guest_devices: see :meth:`.driver.LibvirtDriver._kept_definition`.
     :param iommufd: whether guests get PCI functions through iommufd.
     """
 

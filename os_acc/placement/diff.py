@@ -367,7 +367,7 @@ class _Planning:
             left -= leaves
 
     def _emptied_cards(self) -> Iterator[Step]:
-        """Remove the inventories of cards, none of which is ours, from Nova's tree."""
+        """Remove the inventories of cards from Nova's tree: os_acc gives them none."""
         if self._tree.shows_owners:
             return
         for uuid, node in sorted(self._tree.nodes.items()):

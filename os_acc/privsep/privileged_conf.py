@@ -203,8 +203,9 @@ def current() -> RootConf:
     foreign = foreign_copies()
     key = (kernel.current.root, *(each for _, each in parts), missing, foreign)
     if key != last_key:
-        broken = RootConf(LimitMode.BROKEN, foreign or "")
-        conf = broken if foreign else _load(parts, missing)
+        conf = _load(parts, missing)
+        if foreign:
+            conf = RootConf(LimitMode.BROKEN, foreign)
         _log(conf)
         _last = (key, conf)
     return conf
@@ -249,7 +250,7 @@ def _load(parts: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
 def foreign_copies() -> str | None:
     """Return why users other than root may have put files among the copies of records.
 
-    None of them applies then: one that such a user has made would permit an erasure.
+    No copy counts then: a forged one would permit the erasure of a drive.
     """
     path = kernel.current.path(kernel.COPIES)
     try:

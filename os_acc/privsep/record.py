@@ -11,8 +11,8 @@ only those are recorded that a plugin has to release.
 The record of a function that has to be erased or released has a copy that survives a
 reboot. It is named after the device's serial number if that is known, else after its
 address: a reboot may move it. The copy is durable before a consumer gets the device.
-Beside the number only the vendor counts: an update of a drive's firmware may change its
-other ids.
+Of a numbered drive, the vendor counts as well, but no other id: an update of its
+firmware may change them.
 
 The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the
@@ -206,7 +206,7 @@ def _read_copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
         except RecordUnclear:
             pass
         except OSError as error:
-            # A bad block, or no file: other devices are none of its business.
+            # A bad block, or a directory: it damages this copy alone.
             if error.errno in exception.EXHAUSTED:
                 raise
         found.append(RecordCopy(name, model, own))
@@ -323,9 +323,7 @@ def remove(address: DeviceAddress) -> None:
     with contextlib.suppress(RecordUnclear):
         if (found := read(address)) is not None:
             remove_copies(address, found.lease)
-            shown = (
-                pci_functions.serial(address) if isinstance(address, PciAddress) else ""
-            )
+            shown = isinstance(address, PciAddress) and pci_functions.serial(address)
             if shown and found.serial not in ("", shown):
                 # Another drive is in the slot: udev may look at it.
                 StateFile(f"{MARKS}/{address}").remove()

@@ -149,7 +149,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             return super().read(path)
 
     def shares_files(self, task: int, other: int) -> bool:
-        """Return False: its tasks are none of the running kernel."""
+        """Return False: the running kernel does not know the tasks of the tree."""
         return False
 
     def probe_vfio_group(self, group: int) -> int:

@@ -227,14 +227,17 @@ def test_a_thread_of_a_process_of_this_host_holds_a_node(tmp_path, case):
 
 
 def test_a_table_that_threads_share_is_read_once():
-    if not kernel.current.shares_files(os.getpid(), os.getpid()):
-        pytest.skip("this host does not permit kcmp(2)")
     ended = threading.Event()
     threads = [threading.Thread(target=ended.wait) for _ in range(8)]
     for each in threads:
         each.start()
-    assert [*holders._tables(f"/proc/{os.getpid()}")] == [f"/proc/{os.getpid()}/fd"]
+    tables = [*holders._tables(f"/proc/{os.getpid()}")]
     ended.set()
+    if kernel.current.shares_files(os.getpid(), os.getpid()):
+        assert tables == [f"/proc/{os.getpid()}/fd"]
+    else:
+        # This host does not permit kcmp(2): the table of each thread is read.
+        assert len(tables) > len(threads)
     for each in threads:
         each.join()
 
