@@ -76,9 +76,11 @@ class NvmeDevice:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is no namespace that could hold the data of a guest."""
-        has_others = self.unattached or self.lacks_namespaces
-        return not self.namespaces and (self.is_vf or not has_others)
+        """Whether there is no namespace that could hold the data of a guest.
+
+        A drive that lists none had some: they were deleted, or its answer is wrong.
+        """
+        return self.is_vf and not self.namespaces
 
     @property
     def lacks_namespaces(self) -> bool:
@@ -136,6 +138,8 @@ def refusal(device: NvmeDevice, method: EraseMethod) -> str:
     """Return the rule that forbids a method for a device; '' if it is allowed."""
     if method.sanitize_action is not None:
         return _no_sanitize(device, method.sanitize_action)
+    if not (device.namespaces or device.is_vf or device.controller.manages):
+        return "it lists no namespace, and has no command to delete one"
     if device.shared:
         return f"namespace {_list(device.shared)} is shared with another controller"
     if device.unattached and not device.is_vf:

@@ -306,8 +306,12 @@ class DriveHost:
             operator_actions.release_device(
                 self.nodes[node], PciAddress.parse(slot), driver, force=False
             )
-        except exception.OsAccError:
+        except exception.OsAccError as error:
             self.deeds["operator's releases refused"] += 1
+            drive = self.rack.at(slot)
+            if drive and "is erased, but has no namespace" in str(error):
+                self.rack.make_namespace(drive)
+                self.deeds["namespaces made by the operator"] += 1
         else:
             self.deeds["operator's releases"] += 1
             if (drive := self.rack.at(slot)) and not drive.home:

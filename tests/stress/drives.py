@@ -143,6 +143,16 @@ class Rack:
             record = records.dump(drive.function())
             tree.put(f"{functions.FUNCTIONS}/{drive.slot}", record)
 
+    def make_namespace(self, drive: Drive) -> None:
+        """Make and attach one, as the hint of an erased drive without any says."""
+        self.kernel.hot_unplug(drive.slot)
+        numbers = NAMESPACES[:1]
+        capacity = (len(NAMESPACES) - 1) << 30
+        drive.spec = dataclasses.replace(
+            drive.spec, namespaces=numbers, unvmcap=capacity
+        )
+        self.kernel.hot_plug(drive.function())
+
     # -- the host's own clients --------------------------------------------------
 
     def use(self, drive: Drive, trace: int) -> bool:

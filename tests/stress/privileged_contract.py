@@ -48,6 +48,7 @@ _VFIO = "vfio-pci"
 _VARIANTS = ("xe-vfio-pci", "mlx5_vfio_pci", "acme_vfio_pci")
 _OF_HOSTS = ("nvidia", "nouveau", "vfiopci")
 _LEASE = "77777777-7777-4777-8777-777777777777"
+_SLOT_OWNERS = ((), ("",), ("acme",), ("acme", "", True))
 _SERIALS = ("", "S64HNE0R500001", "00-0a-35.1+128")
 _SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
 
@@ -155,7 +156,8 @@ def _is_slot_owner(values: Arguments) -> bool:
     return (
         all(map(is_driver, values[:1]))
         and all(map(is_text, values[1:2]))
-        and (len(values) <= 2)
+        and all(type(value) is bool for value in values[2:])
+        and (len(values) <= 3)
     )
 
 
@@ -433,7 +435,7 @@ LOAD = EntryPoint(
 )
 CREATE_MDEV = EntryPoint(
     mdev.create,
-    lambda rng, host: (*_mdev(rng, host), *rng.pick(((), ("",), ("acme",)))),
+    lambda rng, host: (*_mdev(rng, host), *rng.pick(_SLOT_OWNERS)),
     lambda *call: _is_mdev(*call[:4]) and _is_slot_owner(call[4:]),
     lambda _all: [],
     _nothing,

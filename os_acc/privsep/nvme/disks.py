@@ -96,7 +96,8 @@ def held(
     :param queue: of the function. While it and the disks are open, the kernel gives
         their numbers to no other one.
     :raises CallRefused: the host uses one already.
-    :raises OSError: ENODEV: the controller was replaced since the survey.
+    :raises OSError: ENODEV: the controller was replaced since the survey; EIO: the
+        kernel has found namespaces that were not listed.
     """
     numbers = tuple(each.number for each in device.namespaces)
     found = wait_for_disks(function, numbers)
@@ -116,7 +117,10 @@ def held(
             fds[disk.device] = fd
             # What the host has written goes before the erasure, not after it.
             kernel.current.ioctl(fd, _FLUSH_BUFFERS, b"")
-        now = wait_for_disks(function, numbers)
+        now = _disks(function)
+        if unlisted := now.keys() - found.keys():
+            text = f"has a disk of namespace {min(unlisted)}, which it does not list"
+            raise OSError(errno.EIO, text, "namespaces")
         if survey.wait_for_queue(function) != queue or now != found:
             raise OSError(errno.ENODEV, "the controller was replaced", "nvme")
         yield fds

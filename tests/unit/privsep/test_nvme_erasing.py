@@ -362,11 +362,23 @@ def test_a_namespace_keeps_its_size_and_its_format(tmp_path, monkeypatch, change
         assert not erasing.read_note(DRIVE, LEASE).erased
 
 
+def test_a_disk_that_the_drive_does_not_list_stops_the_erasure(tmp_path, monkeypatch):
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        found = disks.wait_for_disks(DRIVE, (1,))
+        other = dataclasses.replace(found[1], device="259:99")
+        monkeypatch.setattr(disks, "_disks", lambda *_args: {**found, 2: other})
+        with pytest.raises(
+            OSError, match="disk of namespace 2, which it does not list"
+        ):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert fake.read_medium(DRIVE, 1).startswith(DATA)
+
+
 def test_a_disk_that_was_replaced_is_left_alone(tmp_path, monkeypatch):
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
         found = disks.wait_for_disks(DRIVE, (1,))
         looks = iter((found, {1: dataclasses.replace(found[1], device="259:99")}))
-        monkeypatch.setattr(disks, "wait_for_disks", lambda *_args: next(looks))
+        monkeypatch.setattr(disks, "_disks", lambda *_args: next(looks))
         with pytest.raises(OSError, match="controller was replaced"):
             erasing.erase(DRIVE, LEASE, FORMAT)
         assert fake.read_medium(DRIVE, 1).startswith(DATA)

@@ -394,8 +394,9 @@ def test_a_drive_that_its_guest_has_left_without_a_disk_serves_no_other(tmp_path
         host.plug(1, DRIVE)
         # The guest sends Namespace Management or Namespace Attachment.
         old = host.kernel.hot_unplug(DRIVE)
-        now = dataclasses.replace(old.nvme, **left)
-        host.kernel.hot_plug(dataclasses.replace(old, nvme=now))
+        now, (controller,) = dataclasses.replace(old.nvme, **left), old.devices
+        bare = (dataclasses.replace(controller, children=()),)
+        host.kernel.hot_plug(dataclasses.replace(old, nvme=now, devices=bare))
         host.bind(DRIVE, "vfio-pci")
         host.unplug(1)
         advance(host)
@@ -405,8 +406,9 @@ def test_a_drive_that_its_guest_has_left_without_a_disk_serves_no_other(tmp_path
         assert lease.state is LeaseState.QUARANTINED
         assert "is erased, but has no" in lease.reason
         # The operator makes or attaches them again.
+        left_over = host.kernel.hot_unplug(DRIVE)
         host.kernel.hot_plug(
-            dataclasses.replace(host.kernel.hot_unplug(DRIVE), nvme=old.nvme)
+            dataclasses.replace(left_over, nvme=old.nvme, devices=old.devices)
         )
         release(host, DRIVE)
         advance(host)
