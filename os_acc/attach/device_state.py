@@ -274,6 +274,9 @@ def may_have_moved(root: str, lease: Lease) -> exception.DeviceChanged | None:
     """
     if not lease.peers or lease.boot_id == attributes.boot_id(root):
         return None
+    # Root may have read the serial number since.
+    if all(each.identity.drive for each in lease.prior):
+        return None
     if (now := identical_cards(root, lease)) == lease.peers:
         return None
     before, after = (", ".join(map(str, each)) for each in (lease.peers, now))
@@ -281,7 +284,8 @@ def may_have_moved(root: str, lease: Lease) -> exception.DeviceChanged | None:
         f"{lease.address} has no serial number, and the cards of its model were at "
         f"{before} before the reboot, and are at {after or 'other places'}",
         hint="put them into their former slots again; an instance that need not have "
-        "its data can be unplugged",
+        "its data can be unplugged, and 'os-acc device release --force' ends an "
+        "erasure",
     )
 
 

@@ -17,6 +17,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.attach import device_state, plugin_steps, unknown_device
+from os_acc.attach.erasure import lacks_number
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
@@ -405,7 +406,13 @@ def _with_actions(
         eraser = device.plugin
     if not eraser:
         return planned
-    return dataclasses.replace(planned, plugin=eraser).needing(Action.ERASE)
+    planned = dataclasses.replace(planned, plugin=eraser).needing(Action.ERASE)
+    peers = (
+        device_state.identical_cards(manager.root, planned)
+        if lacks_number(planned)
+        else ()
+    )
+    return dataclasses.replace(planned, peers=peers)
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:

@@ -272,3 +272,25 @@ def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(host):
     advance(host)
     assert data_at(host, PLACES[4]) == []
     assert data_at(host, PLACES[3]) == [3]
+
+
+def test_no_other_drive_is_erased_for_a_hidden_one_that_a_reboot_moves(tmp_path):
+    drives = [
+        hosts.nvme_disk(place.rpartition(":")[0], number)
+        for number, place in enumerate(PLACES[:2], 1)
+    ]
+    with TestHost(tmp_path, HostSpec(tuple(drives))) as host:
+        host.kernel.write_medium(PLACES[0], 1, data_of(1))
+        # A guest of another program had it: the record has no serial number.
+        host.bind(PLACES[1], "vfio-pci")
+        host.kernel.kill(PLACES[1], "unbind")
+        with pytest.raises(exception.HelperLost):
+            release(host, PLACES[1], "nvme")
+        host.kernel.lift()
+        reboot(host)
+        advance(host)
+        with pytest.raises(exception.DeviceChanged, match="before the reboot"):
+            release(host, PLACES[1])
+        assert data_at(host, PLACES[1]) == [1]
+        release(host, PLACES[1], force=True)
+        assert host.manager.store.leases() == ()
