@@ -185,12 +185,7 @@ class Eraser:
         if not lacks_number(lease):
             return lease
         lease = _numbered(lease, self._helper.recorded(deadline))
-        equal = (
-            device_state.identical_cards(self._root, lease)
-            if lacks_number(lease)
-            else ()
-        )
-        lease = dataclasses.replace(lease, peers=equal)
+        lease = with_peers(self._root, lease)
         own = {each.identity.key for each in lease.prior}
         for other in self._store.until(deadline).leases():
             for each in other.prior if other.uuid != lease.uuid else ():
@@ -399,6 +394,12 @@ def lacks_number(lease: Lease) -> bool:
     """Return whether a device has to be erased, and its lease has no serial number."""
     numbers = (each.identity.drive for each in lease.prior)
     return lease.needs_erase and lease.slot is None and not all(numbers)
+
+
+def with_peers(root: str, lease: Lease) -> Lease:
+    """Return a lease with the places of the cards that its device may be."""
+    equal = device_state.identical_cards(root, lease) if lacks_number(lease) else ()
+    return dataclasses.replace(lease, peers=equal)
 
 
 def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:

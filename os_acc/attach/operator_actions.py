@@ -17,7 +17,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.attach import device_state, plugin_steps, unknown_device
-from os_acc.attach.erasure import lacks_number
+from os_acc.attach.erasure import with_peers
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
@@ -407,12 +407,7 @@ def _with_actions(
     if not eraser:
         return planned
     planned = dataclasses.replace(planned, plugin=eraser).needing(Action.ERASE)
-    peers = (
-        device_state.identical_cards(manager.root, planned)
-        if lacks_number(planned)
-        else ()
-    )
-    return dataclasses.replace(planned, peers=peers)
+    return with_peers(manager.root, planned)
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:

@@ -69,6 +69,11 @@ class Drive:
         function = hosts.nvme_disk(self.slot[:7], self.number)
         return dataclasses.replace(function, nvme=self.spec, devices=(made,))
 
+    def change(self, numbers: tuple[int, ...]) -> None:
+        """Give it other namespaces; the rest is unallocated."""
+        capacity = (len(NAMESPACES) - len(numbers)) << 30
+        self.spec = dataclasses.replace(self.spec, namespaces=numbers, unvmcap=capacity)
+
 
 class Rack:
     """The slots of a host.
@@ -135,10 +140,7 @@ class Rack:
 
     def set_namespaces(self, drive: Drive, numbers: tuple[int, ...]) -> None:
         """Let a guest delete or create namespaces."""
-        capacity = (len(NAMESPACES) - len(numbers)) << 30
-        drive.spec = dataclasses.replace(
-            drive.spec, namespaces=numbers, unvmcap=capacity
-        )
+        drive.change(numbers)
         with self.kernel._tree.transaction() as tree:
             record = records.dump(drive.function())
             tree.put(f"{functions.FUNCTIONS}/{drive.slot}", record)
@@ -146,11 +148,7 @@ class Rack:
     def make_namespace(self, drive: Drive) -> None:
         """Make and attach one, as the hint of an erased drive without any says."""
         self.kernel.hot_unplug(drive.slot)
-        numbers = NAMESPACES[:1]
-        capacity = (len(NAMESPACES) - 1) << 30
-        drive.spec = dataclasses.replace(
-            drive.spec, namespaces=numbers, unvmcap=capacity
-        )
+        drive.change(NAMESPACES[:1])
         self.kernel.hot_plug(drive.function())
 
     # -- the host's own clients --------------------------------------------------

@@ -297,13 +297,12 @@ def _erase_bound(
 ) -> float:
     _check_drive(note.function, note.lease)
     device = survey.survey(note.function, queue)
-    method = choose(device, methods).method
-    action = method.sanitize_action if method else None
-    if device.is_blank and action is None:
+    if device.is_blank:
         return 1.0
-    if action is not None:
+    method = _choose(device, methods)
+    if (action := method.sanitize_action) is not None:
         return _sanitize(note, queue, device, action)
-    _erase_namespaces(note, queue, device, _choose(device, methods))
+    _erase_namespaces(note, queue, device, method)
     return 1.0
 
 
