@@ -433,18 +433,18 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
     here = device_state.remaining(root, lease).prior if drives else ()
     seen = filter(None, (pci.read_function(root, each.address) for each in here))
     numbers = {each.address: each.identity.numbers for each in seen}
-    places = {each.serial: each.address for each in records if each.serial}
+    places = [(each.serial, each.address) for each in records if each.serial]
     old = [
         each
         for each in drives
         if numbers.get(each.address) != each.identity.numbers
-        or places.get(each.identity.drive, each.address) != each.address
+        or any((no == each.identity.drive) != (at == each.address) for no, at in places)
     ]
     if not old:
         return lease
     functions = pci.scan(root).functions
     there = {each.identity.key: each for each in functions.values()}
-    for serial, place in places.items():
+    for serial, place in places:
         if isinstance(place, PciAddress) and (function := functions.get(place)):
             there[serial, lasting_ids(function.identity.numbers, serial)] = function
     found = {

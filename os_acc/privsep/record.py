@@ -183,7 +183,20 @@ def _parse(text: str) -> DeviceRecord:
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     """Return all copies that count, or those of the vendor of an identity."""
-    return [] if privileged_conf.foreign_copies() else _read_copies(identity)
+    if privileged_conf.foreign_copies():
+        return []
+    found = _read_copies(identity)
+    # A killed worker leaves the copy from before the serial number was known.
+    with_serial = {
+        (own.lease, own.address) for _, _, own in found if own and own.serial
+    }
+    return [
+        each
+        for each in found
+        if (own := each.record) is None
+        or own.serial
+        or (own.lease, own.address) not in with_serial
+    ]
 
 
 def _read_copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
@@ -340,7 +353,8 @@ def copies_of(address: DeviceAddress, lease: str) -> list[str]:
     if not own or not isinstance(address, PciAddress):
         return []
     names = copy_names(address)
-    return [each.name for each, was in own if was == address or each.is_named(names)]
+    places = {address, *(was for each, was in own if each.is_named(names))}
+    return [each.name for each, was in own if was in places]
 
 
 def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel
+from os_acc.privsep import claims, kernel
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 from tests.functional.host.operator_commands import adopt, release
 
@@ -274,23 +275,75 @@ def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(host):
     assert data_at(host, PLACES[3]) == [3]
 
 
-def test_no_other_drive_is_erased_for_a_hidden_one_that_a_reboot_moves(tmp_path):
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[TestHost]:
+    """Return a host with two equal drives, each with data."""
     drives = [
         hosts.nvme_disk(place.rpartition(":")[0], number)
         for number, place in enumerate(PLACES[:2], 1)
     ]
     with TestHost(tmp_path, HostSpec(tuple(drives))) as host:
-        host.kernel.write_medium(PLACES[0], 1, data_of(1))
-        # A guest of another program had it: the record has no serial number.
-        host.bind(PLACES[1], "vfio-pci")
-        host.kernel.kill(PLACES[1], "unbind")
-        with pytest.raises(exception.HelperLost):
-            release(host, PLACES[1], "nvme")
-        host.kernel.lift()
-        reboot(host)
-        advance(host)
-        with pytest.raises(exception.DeviceChanged, match="before the reboot"):
-            release(host, PLACES[1])
-        assert data_at(host, PLACES[1]) == [1]
-        release(host, PLACES[1], force=True)
-        assert host.manager.store.leases() == ()
+        for guest, place in enumerate(PLACES[:2], 1):
+            host.kernel.write_medium(place, 1, data_of(guest))
+        yield host
+
+
+@pytest.fixture
+def hidden(two: TestHost) -> TestHost:
+    """Return a host whose second drive hides its serial number."""
+    # A guest of another program had it.
+    two.bind(PLACES[1], "vfio-pci")
+    return two
+
+
+def test_no_other_drive_is_erased_for_a_hidden_one_that_a_reboot_moves(hidden):
+    hidden.kernel.kill(PLACES[1], "unbind")
+    with pytest.raises(exception.HelperLost):
+        release(hidden, PLACES[1], "nvme")
+    hidden.kernel.lift()
+    reboot(hidden)
+    advance(hidden)
+    with pytest.raises(exception.DeviceChanged, match="before the reboot"):
+        release(hidden, PLACES[1])
+    assert data_at(hidden, PLACES[1]) == [1]
+    release(hidden, PLACES[1], force=True)
+    assert hidden.manager.store.leases() == ()
+
+
+def test_a_drive_is_erased_elsewhere_if_only_the_copy_has_its_serial_number(hidden):
+    release(hidden, PLACES[1], "vfio-pci")
+    hidden.kernel.kill(PLACES[1], "unbind")
+    for attempt in hidden.manager.retrier.continue_erasures():
+        attempt.exception(60)
+    hidden.kernel.lift()
+    obstacle = Path(hidden.root, kernel.LOCKS, f"{PLACES[1]}.lease.new")
+    obstacle.mkdir()
+    advance(hidden)
+    obstacle.rmdir()
+    drive = hidden.kernel.hot_unplug(PLACES[1])
+    hidden.kernel.hot_plug(dataclasses.replace(drive, address=PLACES[2]))
+    # The lease follows its drive, and the operator tries the failed erasure again.
+    advance(hidden)
+    release(hidden, PLACES[2])
+    advance(hidden)
+    assert data_at(hidden, PLACES[2]) == []
+    assert hidden.manager.store.leases() == claims.claimed() == ()
+
+
+def test_the_lease_of_an_older_store_follows_its_drive_away_from_another_one(two):
+    two.plug(1, PLACES[0])
+    two.manager.unplug(instance(1))
+    store = Path(two.state_path, "os_acc.sqlite")
+    old = store.read_bytes()
+    advance(two)
+    two.kernel.reboot(dict(zip(PLACES[:2], PLACES[1::-1], strict=True)))
+    two.restart()
+    two.plug(2, PLACES[0])
+    store.write_bytes(old)
+    two.restart()
+    # On vfio-pci, the drive in the former slot shows no serial number.
+    advance(two)
+    assert two.manager.store.leases() == ()
+    release(two, PLACES[0])
+    advance(two)
+    assert two.manager.store.leases() == claims.claimed() == ()
