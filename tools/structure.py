@@ -259,7 +259,7 @@ def rows() -> Iterator[Row]:
     one, four = costs(1), costs(4)
     plug, confirm, unplug = one.values()
     yield Row("files entered by a plug", 101, 55, len(plug.entered), _ENTERED)
-    yield Row("frames from plug to the write", 27, 17, plug.frames, _FRAMES)
+    yield Row("frames from plug to the write", 27, 17, plug.frames)
     yield Row("Python calls of a plug", 3_502, 1_751, plug.calls, _CALLS)
     yield Row("Python calls of a confirmation", 647, 323, confirm.calls)
     yield Row("Python calls of an unplug", 740, 370, unplug.calls, _RELEASE)
@@ -295,10 +295,6 @@ _TESTS: Final = (
 _ENTERED: Final = (
     "10 files of plugins and 13 of host and inventory scan anew before the choice; 10"
     " are the store's, 10 root's"
-)
-_FRAMES: Final = (
-    "8 to the call: round, undo, retry of a refused epoch; 10 on root's side:"
-    " check, claims, child process, its jobs, step, write"
 )
 _CALLS: Final = (
     "900 for a new scan, by six plugins, which reads nine functions and compares them"

@@ -438,6 +438,7 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
         each
         for each in drives
         if numbers.get(each.address) != each.identity.numbers
+        # A record has it in another place, or another drive in this one.
         or any((no == each.identity.drive) != (at == each.address) for no, at in places)
     ]
     if not old:

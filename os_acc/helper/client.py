@@ -118,7 +118,11 @@ class Helper:
             )
             for each in leases
         ]
-        found = _ask_each(link, limit, "take", calls)
+        found: Sequence[Any]
+        if len(calls) == 1:
+            found = [link.ask(binding.take, limit, calls[0])]
+        else:
+            found = link.ask(binding.several, limit, _several("take", calls))
         for lease, answers in zip(leases, found, strict=True):
             errors.check(lease.functions, answers)
         return [CallResult(*answers[-1]) for answers in found]
@@ -192,7 +196,7 @@ class Helper:
         link, limit = self._turn(privsep.base, deadline)
         calls = [_give_back(each, limit) for each in leases]
         found: dict[str, exception.OsAccError | None] = {}
-        answered = _ask_each(link, limit, "give_back", calls)
+        answered = link.ask(binding.several, limit, _several("give_back", calls))
         for lease, answers in zip(leases, answered, strict=True):
             try:
                 errors.check(lease.functions, answers)
@@ -419,17 +423,8 @@ class Helper:
         return link, max(1, int(seconds * 1000))
 
 
-def _ask_each(
-    link: connection.Connection, limit: int, name: str, requests: Sequence[Request]
-) -> Sequence[Any]:
-    """Ask an entry point of ``binding`` once; return the answers for each lease."""
-    if not requests:
-        return []
-    if len(requests) == 1:
-        return [link.ask(getattr(binding, name), limit, requests[0])]
-    call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
-    found: Sequence[Any] = link.ask(binding.several, limit, call)
-    return found
+def _several(name: str, requests: Sequence[Request]) -> binding.SeveralRequest:
+    return binding.SeveralRequest(name, tuple(each.values() for each in requests))
 
 
 def _group(
