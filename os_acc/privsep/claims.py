@@ -29,7 +29,6 @@ from os_acc.privsep.record import (
     RecordCopy,
     RecordUnclear,
     copies,
-    copy_name,
     copy_names,
     identity_of,
     of_gone_vfs,
@@ -159,13 +158,6 @@ def _listed(address: DeviceAddress) -> tuple[Any, ...] | None:
     here = None if own is None else identity_of(address)
     if own is None or here not in (None, own.identity) or _is_of_another(own):
         return None
-    has_left = here is None and isinstance(address, PciAddress)
-    if has_left and (own.eraser or own.releaser):
-        # It may have been erased in another slot.
-        name = copy_name(own.identity, own.serial or str(address))
-        found = [each.record for each in copies(own.identity) if each.name == name]
-        if not found or (found[0] and found[0].address != address):
-            return None
     return _line(own)
 
 

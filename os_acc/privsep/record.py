@@ -25,6 +25,7 @@ import contextlib
 import dataclasses
 import enum
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -33,7 +34,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress, lasting_ids, pf_of_part
 from os_acc.privsep import kernel, pci_functions, privileged_conf, request
@@ -159,6 +160,12 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
     record = _parse(text)
     if record.address != address:
         raise RecordUnclear(address)
+    if record.serial or not record.eraser:
+        return record
+    # A worker that has read the number may have been killed after the copy.
+    for own in (each.record for each in copies(record.identity)):
+        if own and own.address == address and record.lease in (own.lease, own.first):
+            return dataclasses.replace(record, serial=own.serial)
     return record
 
 
@@ -182,7 +189,11 @@ def _parse(text: str) -> DeviceRecord:
 
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
-    """Return all copies that count, or those of the vendor of an identity."""
+    """Return all copies that count, or those of the vendor of an identity.
+
+    One without a number does not count beside one with a number, of the same lease and
+    place.
+    """
     if privileged_conf.foreign_copies():
         return []
     found = _read_copies(identity)
@@ -321,11 +332,16 @@ def write(record: DeviceRecord) -> None:
     if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)
         name = copy_name(record.identity, key)
+        before: list[RecordCopy] = []
+        if record.serial:
+            # Also of the drive before an update of its firmware; it may be damaged.
+            same = [serial_name(record.identity, record.serial)]
+            before = [e for e in copies(record.identity) if e.is_named(same)]
+        for own in (each.record for each in before):
+            _end_others(own, record.address)
         _copy(name).replace(text, durable=True)
-        # Of the drive before an update of its firmware; it may be damaged.
-        same = [serial_name(record.identity, record.serial)]
-        for each in copies(record.identity) if record.serial else ():
-            if each.name != name and each.is_named(same):
+        for each in before:
+            if each.name != name:
                 _copy(each.name).remove(durable=True)
     _file(record.address).replace(text)
     remove_copies(record.address, record.lease, keep=name)
@@ -343,25 +359,60 @@ def remove(address: DeviceAddress) -> None:
     _file(address).remove()
 
 
-def copies_of(address: DeviceAddress, lease: str) -> list[str]:
-    """Return the names of the copies of a lease's records of a device."""
+def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
+    """Remove the copies of a lease's records of a device, but the one of this name.
+
+    Remove them also at the place that the device has left.
+    """
     own = [
-        (each, each.record.address)
+        (each, each.record)
         for each in _read_copies()
         if each.record is not None and each.record.lease == lease
     ]
     if not own or not isinstance(address, PciAddress):
-        return []
+        return
     names = copy_names(address)
-    places = {address, *(was for each, was in own if each.is_named(names))}
-    return [each.name for each, was in own if was in places]
+    places = {address, *(was.address for each, was in own if each.is_named(names))}
+    for each, was in own:
+        if was.address in places and each.name != keep:
+            if was.address != address:
+                _leave(was)
+            _copy(each.name).remove(durable=True)
 
 
-def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
-    """Remove the copies of a lease's records of a device, but the one of this name."""
-    for name in copies_of(address, lease):
-        if name != keep:
-            _copy(name).remove(durable=True)
+def _end_others(copy: DeviceRecord | None, address: PciAddress) -> None:
+    """Remove what the copy of a drive replaces, while it is still there.
+
+    :param address: of the drive now.
+    """
+    if copy is None or not copy.serial:
+        return
+    place = copy.lease, copy.address
+    for each, _, own in _read_copies(copy.identity):
+        if own and not own.serial and (own.lease, own.address) == place:
+            _copy(each).remove(durable=True)
+    if copy.address != address:
+        _leave(copy)
+
+
+def _leave(copy: DeviceRecord) -> None:
+    """Remove the record of this boot, and the mark, at the place of a copy's drive.
+
+    A call that holds the lock of the place writes, or removes, the record itself.
+    """
+    path = kernel.current.path(LOCKS, name_of(copy.address))
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    with os.fdopen(lock, "rb"), contextlib.suppress(RecordUnclear):
+        if not deadlines.lock_file(lock, fcntl.LOCK_EX, 0.0):
+            return
+        found = read(copy.address)
+        is_same = found and found.lease in (copy.lease, copy.first)
+        if found and is_same and found.serial in ("", copy.serial):
+            StateFile(f"{MARKS}/{copy.address}").remove()
+            _file(copy.address).remove()
 
 
 def discard(address: PciAddress, identity: tuple[int, ...], serial: str) -> None:

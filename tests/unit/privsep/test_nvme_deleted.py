@@ -87,7 +87,7 @@ def test_a_drive_that_lists_no_namespace_is_neither_plugged_nor_erased(tmp_path)
                 step(DRIVE, LEASE, FORMAT)
 
 
-@pytest.mark.parametrize("answer", range(1, 6))
+@pytest.mark.parametrize("answer", range(1, 13))
 @pytest.mark.parametrize("sanicap", [0, BLOCK])
 @pytest.mark.parametrize("oacs", [FORMATS, FORMATS | MANAGES])
 def test_a_drive_that_lists_no_namespace_once_is_not_taken_for_erased(
@@ -99,10 +99,12 @@ def test_a_drive_that_lists_no_namespace_once_is_not_taken_for_erased(
     ).installed() as fake:
         fake.write_medium(DRIVE, 1, DATA)
         fake.ignore(DRIVE, "identify", nth=answer)
-        with contextlib.suppress(OSError):
-            erasing.erase(DRIVE, LEASE, (*SANITIZE, *FORMAT))
-        erased = not fake.read_medium(DRIVE, 1).startswith(DATA)
-        assert erased or not erasing.read_note(DRIVE, LEASE).is_done
+        for _call in range(2):
+            with contextlib.suppress(OSError):
+                erasing.erase(DRIVE, LEASE, (*SANITIZE, *FORMAT))
+            erased = not fake.read_medium(DRIVE, 1).startswith(DATA)
+            assert erased or not erasing.read_note(DRIVE, LEASE).is_done
+            fake.advance_sanitize(DRIVE, 1.0)
 
 
 def test_a_blank_drive_is_not_sanitized_by_a_number_that_another_drive_has(

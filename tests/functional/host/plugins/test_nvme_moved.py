@@ -15,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, kernel
+from os_acc.privsep import claims, kernel, record
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 from tests.functional.host.operator_commands import adopt, release
 
@@ -310,7 +310,12 @@ def test_no_other_drive_is_erased_for_a_hidden_one_that_a_reboot_moves(hidden):
     assert hidden.manager.store.leases() == ()
 
 
-def test_a_drive_is_erased_elsewhere_if_only_the_copy_has_its_serial_number(hidden):
+@pytest.fixture
+def moved(hidden: TestHost) -> TestHost:
+    """Return a host whose hidden drive is in another slot, and not erased yet.
+
+    Only the copy of its record has its serial number.
+    """
     release(hidden, PLACES[1], "vfio-pci")
     hidden.kernel.kill(PLACES[1], "unbind")
     for attempt in hidden.manager.retrier.continue_erasures():
@@ -322,11 +327,63 @@ def test_a_drive_is_erased_elsewhere_if_only_the_copy_has_its_serial_number(hidd
     obstacle.rmdir()
     drive = hidden.kernel.hot_unplug(PLACES[1])
     hidden.kernel.hot_plug(dataclasses.replace(drive, address=PLACES[2]))
+    return hidden
+
+
+def put_in_another(host: TestHost) -> None:
+    """Put another drive, with data, into the slot that the hidden drive has left."""
+    host.kernel.hot_plug(hosts.nvme_disk(PLACES[1].rpartition(":")[0], 7))
+    host.kernel.write_medium(PLACES[1], 1, data_of(3))
+
+
+def test_a_drive_is_erased_elsewhere_if_only_the_copy_has_its_serial_number(moved):
     # The lease follows its drive, and the operator tries the failed erasure again.
+    advance(moved)
+    release(moved, PLACES[2])
+    advance(moved)
+    assert data_at(moved, PLACES[2]) == []
+    put_in_another(moved)
+    assert moved.manager.store.leases() == claims.claimed() == ()
+    with pytest.raises(exception.NotFound):
+        release(moved, PLACES[1])
+    assert data_at(moved, PLACES[1]) == [3]
+
+
+def test_no_other_drive_is_erased_if_only_the_copy_has_a_serial_number(moved):
+    put_in_another(moved)
+    advance(moved)
+    with pytest.raises(exception.NotFound):
+        release(moved, PLACES[1])
+    advance(moved)
+    assert data_at(moved, PLACES[1]) == [3]
+    release(moved, PLACES[2])
+    advance(moved)
+    assert data_at(moved, PLACES[2]) == []
+    assert moved.manager.store.leases() == claims.claimed() == ()
+
+
+def test_a_copy_without_a_number_does_not_come_back(hidden, monkeypatch):
+    hidden.options["device_spec"] = PREBOUND
+    hidden.restart()
+    adopt(hidden, PLACES[1], "vfio-pci", number=1)
+    hidden.kernel.reboot({})
+    hidden.bind(PLACES[1], "vfio-pci")
+    hidden.restart()
+    # The start of the guest reads the number; power is lost before the older copy goes.
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "remove_copies", lambda *_arguments, **_named: None)
+        start_again(hidden, 1)
+    hidden.kernel.reboot(dict(itertools.pairwise(PLACES[:3])))
+    hidden.restart()
+    hidden.unplug(1)
+    # The drive of the next guest is in the former slot.
+    hidden.plug(2, PLACES[1])
     advance(hidden)
-    release(hidden, PLACES[2])
+    hidden.kernel.reboot({})
+    hidden.restart()
+    start_again(hidden, 2)
+    hidden.unplug(2)
     advance(hidden)
-    assert data_at(hidden, PLACES[2]) == []
     assert hidden.manager.store.leases() == claims.claimed() == ()
 
 
