@@ -101,10 +101,7 @@ def vf_drive() -> Iterator[tuple[str, ...]]:
     nvme.attach(pf, 3, 2)
     nvme_media.write_data(nvme_media.node_of(pf, 1))
     for vf, nsid in zip(vfs, (2, 3), strict=True):
-        sysfs.rebind(vf, "nvme")
-        nvme_media.write_data(nvme_media.node_of(vf, nsid))
-        sysfs.unbind(vf)
-        sysfs.write(vf, "driver_override", "\n")
+        nvme_media.fill(vf, nsid)
     yield pf, *vfs
     sysfs.write(pf, "sriov_numvfs", "0")
     sysfs.write(pf, "sriov_drivers_autoprobe", "1")

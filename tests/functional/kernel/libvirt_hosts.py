@@ -30,10 +30,12 @@ _NAME, _EMULATOR = "guest", "qemu-system-x86_64"
 #: libvirt's alias, which is QEMU's id.
 _DEVICE = "hostdev0"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
-#: mtty tracks no dirty pages: otherwise QEMU refuses to move it, as by default.
+#: mtty tracks no dirty pages: otherwise QEMU refuses to move it, as by default. Without
+#: iommufd, the kernel reports none of a device: a move may fail for which QEMU asks.
 _OVERRIDE = f"""
 <qemu:override xmlns:qemu="{_QEMU}"><qemu:device alias="{_DEVICE}"><qemu:frontend>
 <qemu:property name="enable-migration" type="string" value="on"/>
+<qemu:property name="x-device-dirty-page-tracking" type="string" value="off"/>
 </qemu:frontend></qemu:device></qemu:override>
 """
 _PLACE = '<address type="pci" domain="0" bus="0" slot="0x10" function="0"/>'

@@ -42,6 +42,14 @@ def write_data(node: str) -> None:
         os.close(fd)
 
 
+def fill(vf: str, nsid: int) -> None:
+    """Fill the disk of a VF without a driver with a guest's data."""
+    sysfs.rebind(vf, "nvme")
+    write_data(node_of(vf, nsid))
+    sysfs.unbind(vf)
+    sysfs.write(vf, "driver_override", "\n")
+
+
 def node_of(function: str, nsid: int) -> str:
     """Return the node of a namespace, once the driver has found it."""
     found: list[str] = []
