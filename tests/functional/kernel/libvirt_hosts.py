@@ -31,7 +31,7 @@ _NAME, _EMULATOR = "guest", "qemu-system-x86_64"
 _DEVICE = "hostdev0"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 #: mtty tracks no dirty pages: otherwise QEMU refuses to move it, as by default. Without
-#: iommufd, the kernel reports none of a device: a move may fail for which QEMU asks.
+#: iommufd, the kernel reports none of a device, and a move that needs them fails.
 _OVERRIDE = f"""
 <qemu:override xmlns:qemu="{_QEMU}"><qemu:device alias="{_DEVICE}"><qemu:frontend>
 <qemu:property name="enable-migration" type="string" value="on"/>
