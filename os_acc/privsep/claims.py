@@ -429,6 +429,9 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     except RecordUnclear:
         # The record may belong to another lease: an operator decides.
         return OK
+    if found is None:
+        # It would count again without the copies.
+        record.remove(address)
     if found is None or found.lease != lease:
         record.remove_copies(address, lease)
         # Of its VFs as well, whose addresses other functions may have now.
@@ -436,13 +439,8 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
             if vf.lease == lease:
                 record.remove_copies(vf.address, lease)
         return OK
-    if (
-        found.use == FunctionUse.GUEST
-        and pci_functions.identity(address) == found.identity
-        and pci_functions.may_be_a_guests(
-            address, driver := pci_functions.driver(address)
-        )
-    ):
+    if record.may_be_a_guests(found):
+        driver = pci_functions.driver(address)
         raise CallRefused(Outcome.REFUSED, errno.EBUSY, "record", driver)
     record.remove(address)
     return OK

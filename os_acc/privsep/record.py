@@ -95,6 +95,11 @@ class DeviceRecord:
     serial: str = ""
     node: str = ""
 
+    def shares_lease(self, other: DeviceRecord) -> bool:
+        """Return whether both are of one place, and of one lease or its successors."""
+        leases = {self.lease, self.first} & {other.lease, other.first}
+        return self.address == other.address and bool(leases - {""})
+
 
 class RecordCopy(NamedTuple):
     """The copy of a record that survives a reboot.
@@ -153,19 +158,46 @@ def exists(address: DeviceAddress) -> bool:
 def read(address: DeviceAddress) -> DeviceRecord | None:
     """Return the record of a device in this boot, or None.
 
+    Its copy is written before it, and removed before it. Once that names another place,
+    the device has left, and the record does not count, unless a guest may have the
+    device; nor does one of an empty place without a copy.
+
     :raises RecordUnclear: the record is damaged.
     """
+    record = _read_own(address)
+    if record is None or not (record.eraser or record.releaser):
+        return record
+    if not isinstance(address, PciAddress) or privileged_conf.foreign_copies():
+        return record
+    if record.eraser and not record.serial:
+        # A worker that has read the number may have been killed after the copy.
+        for own in (each.record for each in copies(record.identity)):
+            if own and own.serial and own.shares_lease(record):
+                return dataclasses.replace(record, serial=own.serial)
+    copy = _read_copy(copy_name(record.identity, record.serial or str(address)))
+    if copy is None:
+        return record if pci_functions.exists(address) else None
+    is_here = copy.record is None or copy.record.address == address
+    return record if is_here or may_be_a_guests(record) else None
+
+
+def may_be_a_guests(record: DeviceRecord) -> bool:
+    """Return whether a guest may have the function in the place of a record."""
+    place = record.address
+    return (
+        record.use == FunctionUse.GUEST
+        and isinstance(place, PciAddress)
+        and pci_functions.identity(place) == record.identity
+        and pci_functions.may_be_a_guests(place, pci_functions.driver(place))
+    )
+
+
+def _read_own(address: DeviceAddress) -> DeviceRecord | None:
     if (text := _file(address).read()) is None:
         return None
     record = _parse(text)
     if record.address != address:
         raise RecordUnclear(address)
-    if record.serial or not record.eraser:
-        return record
-    # A worker that has read the number may have been killed after the copy.
-    for own in (each.record for each in copies(record.identity)):
-        if own and own.address == address and record.lease in (own.lease, own.first):
-            return dataclasses.replace(record, serial=own.serial)
     return record
 
 
@@ -191,50 +223,49 @@ def _parse(text: str) -> DeviceRecord:
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
     """Return all copies that count, or those of the vendor of an identity.
 
-    One without a number does not count beside one with a number, of the same lease and
-    place.
+    One without a number does not count beside one with a number, of the same place and
+    lease, or its successors.
     """
     if privileged_conf.foreign_copies():
         return []
     found = _read_copies(identity)
     # A killed worker leaves the copy from before the serial number was known.
-    with_serial = {
-        (own.lease, own.address) for _, _, own in found if own and own.serial
-    }
+    with_serial = [own for _, _, own in found if own and own.serial]
     return [
         each
         for each in found
         if (own := each.record) is None
         or own.serial
-        or (own.lease, own.address) not in with_serial
+        or not any(map(own.shares_lease, with_serial))
     ]
 
 
 def _read_copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
-    found: list[RecordCopy] = []
-    for name in kernel.current.names(COPIES):
-        # A killed worker may leave a new file that has no name of its own yet.
-        if (match := _COPY.fullmatch(name)) is None:
-            continue
-        model = tuple(int(number, 16) for number in match[1].split("-"))
-        if identity and identity[0] != model[0]:
-            continue
-        path, own = _copy(name).path, None
-        try:
-            seen, text = os.lstat(path), kernel.current.read(path).strip()
-            mode, owner = seen.st_mode, seen.st_uid
-            if privileged_conf.not_roots(path, mode, owner, is_file=True) is None:
-                own = _parse(text)
-        except FileNotFoundError:
-            continue
-        except RecordUnclear:
-            pass
-        except OSError as error:
-            # A bad block, or a directory: it damages this copy alone.
-            if error.errno in exception.EXHAUSTED:
-                raise
-        found.append(RecordCopy(name, model, own))
-    return found
+    vendor = f"{identity[0]:04x}-" if identity else ""
+    names = [e for e in kernel.current.names(COPIES) if e.startswith(vendor)]
+    return [each for each in map(_read_copy, names) if each is not None]
+
+
+def _read_copy(name: str) -> RecordCopy | None:
+    # A killed worker may leave a new file that has no name of its own yet.
+    if (match := _COPY.fullmatch(name)) is None:
+        return None
+    model = tuple(int(number, 16) for number in match[1].split("-"))
+    path, own = _copy(name).path, None
+    try:
+        seen, text = os.lstat(path), kernel.current.read(path).strip()
+        mode, owner = seen.st_mode, seen.st_uid
+        if privileged_conf.not_roots(path, mode, owner, is_file=True) is None:
+            own = _parse(text)
+    except FileNotFoundError:
+        return None
+    except RecordUnclear:
+        pass
+    except OSError as error:
+        # A bad block, or a directory: it damages this copy alone.
+        if error.errno in exception.EXHAUSTED:
+            raise
+    return RecordCopy(name, model, own)
 
 
 def copy_name(identity: tuple[int, ...], key: str) -> str:
@@ -332,11 +363,9 @@ def write(record: DeviceRecord) -> None:
     if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)
         name = copy_name(record.identity, key)
-        before: list[RecordCopy] = []
-        if record.serial:
-            # Also of the drive before an update of its firmware; it may be damaged.
-            same = [serial_name(record.identity, record.serial)]
-            before = [e for e in copies(record.identity) if e.is_named(same)]
+        # Also of the drive before an update of its firmware; it may be damaged.
+        same = [serial_name(record.identity, record.serial)] if record.serial else []
+        before = [e for e in copies(record.identity) if e.is_named(same)]
         for own in (each.record for each in before):
             _end_others(own, record.address)
         _copy(name).replace(text, durable=True)
@@ -375,44 +404,55 @@ def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
     places = {address, *(was.address for each, was in own if each.is_named(names))}
     for each, was in own:
         if was.address in places and each.name != keep:
-            if was.address != address:
-                _leave(was)
+            _end_others(was, address, keep)
             _copy(each.name).remove(durable=True)
 
 
-def _end_others(copy: DeviceRecord | None, address: PciAddress) -> None:
+def _end_others(copy: DeviceRecord | None, now: PciAddress, keep: str = "") -> None:
     """Remove what the copy of a drive replaces, while it is still there.
 
-    :param address: of the drive now.
+    :param now: the address of the drive.
+    :param keep: the name of a copy that stays.
+    :raises OSError: see :func:`_leave`.
     """
     if copy is None or not copy.serial:
         return
-    place = copy.lease, copy.address
     for each, _, own in _read_copies(copy.identity):
-        if own and not own.serial and (own.lease, own.address) == place:
+        if own and not own.serial and own.shares_lease(copy) and each != keep:
             _copy(each).remove(durable=True)
-    if copy.address != address:
-        _leave(copy)
+    if copy.address != now and isinstance(copy.address, PciAddress):
+        _leave(copy.address, copy)
 
 
-def _leave(copy: DeviceRecord) -> None:
+def _leave(place: PciAddress, copy: DeviceRecord) -> None:
     """Remove the record of this boot, and the mark, at the place of a copy's drive.
 
-    A call that holds the lock of the place writes, or removes, the record itself.
+    A call that holds the lock of the place may write, or remove, the record itself.
+
+    :raises OSError: EBUSY: there is such a call, and the record has no number: without
+        the copy, it would claim the drive that is there now.
     """
-    path = kernel.current.path(LOCKS, name_of(copy.address))
+    path = kernel.current.path(LOCKS, name_of(place))
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return
     with os.fdopen(lock, "rb"), contextlib.suppress(RecordUnclear):
-        if not deadlines.lock_file(lock, fcntl.LOCK_EX, 0.0):
+        is_locked = deadlines.lock_file(lock, fcntl.LOCK_EX, 0.0)
+        own = _read_own(place)
+        if not own or not own.shares_lease(copy) or own.serial not in ("", copy.serial):
             return
-        found = read(copy.address)
-        is_same = found and found.lease in (copy.lease, copy.first)
-        if found and is_same and found.serial in ("", copy.serial):
-            StateFile(f"{MARKS}/{copy.address}").remove()
-            _file(copy.address).remove()
+        if own.serial and may_be_a_guests(own):
+            # The drive of the copy is a twin.
+            return
+        if not is_locked and not own.serial:
+            raise OSError(errno.EBUSY, "in use", f"{name_of(place)}{_SUFFIX}")
+        if is_locked:
+            # The mark may be that of another drive with data, which is there now.
+            there = copy_names(place)
+            if not any(each.is_named(there) for each in copies()):
+                StateFile(f"{MARKS}/{place}").remove()
+            _file(place).remove()
 
 
 def discard(address: PciAddress, identity: tuple[int, ...], serial: str) -> None:

@@ -14,6 +14,8 @@ import pytest
 from os_acc import exception
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import claims
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance, specs
 from os_acc.testing.device_specs import NvmeSpec
 from tests.functional.host.operator_commands import release
@@ -116,3 +118,18 @@ def test_no_drive_is_erased_after_they_may_have_changed_places(host):
     advance(host, 2)
     assert lease_of(host).state is LeaseState.QUARANTINED
     check_kept(host, SECOND, FIRST)
+
+
+def test_the_release_of_a_hidden_twin_leaves_the_record_of_a_guests_drive(tmp_path):
+    with TestHost(tmp_path, HostSpec((drive(FIRST),))) as host:
+        host.plug(1, FIRST)
+        host.kernel.write_medium(FIRST, 1, DATA)
+        host.kernel.hot_plug(drive(SECOND))
+        host.bind(SECOND, "vfio-pci")
+        host.restart()
+        release(host, SECOND, "vfio-pci")
+        advance(host, 2)
+        (lease,) = host.manager.store.leases()
+        assert [each[:2] for each in claims.claimed()] == [
+            (PciAddress.parse(FIRST).parts, lease.uuid)
+        ]

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import claims, kernel, record
+from os_acc.privsep import kernel
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 from tests.functional.host.operator_commands import adopt, release
 
@@ -72,8 +71,8 @@ def start_again(host: TestHost, guest: int) -> str:
     return place
 
 
-def advance(host: TestHost) -> None:
-    for _each in GUESTS:
+def advance(host: TestHost, rounds: int = len(GUESTS)) -> None:
+    for _each in range(rounds):
         for attempt in host.manager.retrier.continue_erasures():
             attempt.exception(60)
 
@@ -273,134 +272,3 @@ def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(host):
     advance(host)
     assert data_at(host, PLACES[4]) == []
     assert data_at(host, PLACES[3]) == [3]
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[TestHost]:
-    """Return a host with two equal drives, each with data."""
-    drives = [
-        hosts.nvme_disk(place.rpartition(":")[0], number)
-        for number, place in enumerate(PLACES[:2], 1)
-    ]
-    with TestHost(tmp_path, HostSpec(tuple(drives))) as host:
-        for guest, place in enumerate(PLACES[:2], 1):
-            host.kernel.write_medium(place, 1, data_of(guest))
-        yield host
-
-
-@pytest.fixture
-def hidden(two: TestHost) -> TestHost:
-    """Return a host whose second drive hides its serial number."""
-    # A guest of another program had it.
-    two.bind(PLACES[1], "vfio-pci")
-    return two
-
-
-def test_no_other_drive_is_erased_for_a_hidden_one_that_a_reboot_moves(hidden):
-    hidden.kernel.kill(PLACES[1], "unbind")
-    with pytest.raises(exception.HelperLost):
-        release(hidden, PLACES[1], "nvme")
-    hidden.kernel.lift()
-    reboot(hidden)
-    advance(hidden)
-    with pytest.raises(exception.DeviceChanged, match="before the reboot"):
-        release(hidden, PLACES[1])
-    assert data_at(hidden, PLACES[1]) == [1]
-    release(hidden, PLACES[1], force=True)
-    assert hidden.manager.store.leases() == ()
-
-
-@pytest.fixture
-def moved(hidden: TestHost) -> TestHost:
-    """Return a host whose hidden drive is in another slot, and not erased yet.
-
-    Only the copy of its record has its serial number.
-    """
-    release(hidden, PLACES[1], "vfio-pci")
-    hidden.kernel.kill(PLACES[1], "unbind")
-    for attempt in hidden.manager.retrier.continue_erasures():
-        attempt.exception(60)
-    hidden.kernel.lift()
-    obstacle = Path(hidden.root, kernel.LOCKS, f"{PLACES[1]}.lease.new")
-    obstacle.mkdir()
-    advance(hidden)
-    obstacle.rmdir()
-    drive = hidden.kernel.hot_unplug(PLACES[1])
-    hidden.kernel.hot_plug(dataclasses.replace(drive, address=PLACES[2]))
-    return hidden
-
-
-def put_in_another(host: TestHost) -> None:
-    """Put another drive, with data, into the slot that the hidden drive has left."""
-    host.kernel.hot_plug(hosts.nvme_disk(PLACES[1].rpartition(":")[0], 7))
-    host.kernel.write_medium(PLACES[1], 1, data_of(3))
-
-
-def test_a_drive_is_erased_elsewhere_if_only_the_copy_has_its_serial_number(moved):
-    # The lease follows its drive, and the operator tries the failed erasure again.
-    advance(moved)
-    release(moved, PLACES[2])
-    advance(moved)
-    assert data_at(moved, PLACES[2]) == []
-    put_in_another(moved)
-    assert moved.manager.store.leases() == claims.claimed() == ()
-    with pytest.raises(exception.NotFound):
-        release(moved, PLACES[1])
-    assert data_at(moved, PLACES[1]) == [3]
-
-
-def test_no_other_drive_is_erased_if_only_the_copy_has_a_serial_number(moved):
-    put_in_another(moved)
-    advance(moved)
-    with pytest.raises(exception.NotFound):
-        release(moved, PLACES[1])
-    advance(moved)
-    assert data_at(moved, PLACES[1]) == [3]
-    release(moved, PLACES[2])
-    advance(moved)
-    assert data_at(moved, PLACES[2]) == []
-    assert moved.manager.store.leases() == claims.claimed() == ()
-
-
-def test_a_copy_without_a_number_does_not_come_back(hidden, monkeypatch):
-    hidden.options["device_spec"] = PREBOUND
-    hidden.restart()
-    adopt(hidden, PLACES[1], "vfio-pci", number=1)
-    hidden.kernel.reboot({})
-    hidden.bind(PLACES[1], "vfio-pci")
-    hidden.restart()
-    # The start of the guest reads the number; power is lost before the older copy goes.
-    with monkeypatch.context() as patch:
-        patch.setattr(record, "remove_copies", lambda *_arguments, **_named: None)
-        start_again(hidden, 1)
-    hidden.kernel.reboot(dict(itertools.pairwise(PLACES[:3])))
-    hidden.restart()
-    hidden.unplug(1)
-    # The drive of the next guest is in the former slot.
-    hidden.plug(2, PLACES[1])
-    advance(hidden)
-    hidden.kernel.reboot({})
-    hidden.restart()
-    start_again(hidden, 2)
-    hidden.unplug(2)
-    advance(hidden)
-    assert hidden.manager.store.leases() == claims.claimed() == ()
-
-
-def test_the_lease_of_an_older_store_follows_its_drive_away_from_another_one(two):
-    two.plug(1, PLACES[0])
-    two.manager.unplug(instance(1))
-    store = Path(two.state_path, "os_acc.sqlite")
-    old = store.read_bytes()
-    advance(two)
-    two.kernel.reboot(dict(zip(PLACES[:2], PLACES[1::-1], strict=True)))
-    two.restart()
-    two.plug(2, PLACES[0])
-    store.write_bytes(old)
-    two.restart()
-    # On vfio-pci, the drive in the former slot shows no serial number.
-    advance(two)
-    assert two.manager.store.leases() == ()
-    release(two, PLACES[0])
-    advance(two)
-    assert two.manager.store.leases() == claims.claimed() == ()
